@@ -1,0 +1,153 @@
+/**
+ * A target: one process that can be asked, with counted leases.
+ *
+ * A target belongs to one generation, not to a name or an address: a child that crashed and came
+ * back is a new target. It takes new leases until it is retired, and it is drained when the last
+ * lease that was taken before that has been released. Nobody stops a target that owes an answer.
+ */
+
+import type { Address } from "../runtime/runtime.ts";
+
+/** What a lease is held for: a plain exchange, an answer that streams, or an upgraded connection. */
+export type LeaseKind = "request" | "stream" | "tunnel";
+
+export interface TargetOptions {
+  /** The service's name in the configuration. */
+  readonly service: string;
+  /** The version name, or the worker's id. */
+  readonly version: string;
+  /** Counts up from 1 for each process started under this version. */
+  readonly generation: number;
+  readonly address: Address;
+  readonly protocol?: "http/1.1" | "h2c";
+}
+
+/** One claim on a target. It has one owner, and `release` counts once however often it is called. */
+export interface Lease {
+  readonly target: Target;
+  readonly requestId: string;
+  /** Milliseconds (monotonic, as given to `claim`). */
+  readonly since: number;
+  kind: LeaseKind;
+  /** Set by the owner: ends the exchange now (used when a drain's deadline has come). */
+  cut?: (reason: string) => void;
+  readonly released: boolean;
+  release(): void;
+}
+
+export class Target {
+  readonly service: string;
+  readonly version: string;
+  readonly generation: number;
+  readonly address: Address;
+  readonly protocol: "http/1.1" | "h2c";
+  readonly #leases = new Set<CountedLease>();
+  #retired = false;
+  #drained: Promise<void> | undefined;
+  #resolveDrained: (() => void) | undefined;
+  #idleListeners: (() => void)[] = [];
+
+  constructor(options: TargetOptions) {
+    this.service = options.service;
+    this.version = options.version;
+    this.generation = options.generation;
+    this.address = options.address;
+    this.protocol = options.protocol ?? "http/1.1";
+  }
+
+  /** `service/version#generation`, for logs. */
+  get label(): string {
+    return `${this.service}/${this.version}#${this.generation}`;
+  }
+
+  /**
+   * Takes a lease, or undefined once the target is retired. Synchronous: between choosing a target
+   * and holding its lease no other code can run.
+   */
+  claim(requestId: string, nowMs: number, kind: LeaseKind = "request"): Lease | undefined {
+    if (this.#retired) return undefined;
+    const lease = new CountedLease(this, requestId, nowMs, kind, this.#release);
+    this.#leases.add(lease);
+    return lease;
+  }
+
+  /** No new leases from now on. Idempotent; the promise resolves when the last lease is released. */
+  retire(): Promise<void> {
+    if (this.#drained !== undefined) return this.#drained;
+    this.#retired = true;
+    this.#drained = new Promise((resolve) => {
+      if (this.#leases.size === 0) resolve();
+      else this.#resolveDrained = resolve;
+    });
+    for (const listener of this.#idleListeners.splice(0)) listener();
+    return this.#drained;
+  }
+
+  /** Called once, synchronously, when the target is retired: pooled connections close then. */
+  onRetire(listener: () => void): void {
+    if (this.#retired) listener();
+    else this.#idleListeners.push(listener);
+  }
+
+  get retired(): boolean {
+    return this.#retired;
+  }
+
+  /** Open leases of every kind. */
+  get leases(): number {
+    return this.#leases.size;
+  }
+
+  /** Open leases of one kind. */
+  count(kind: LeaseKind): number {
+    let count = 0;
+    for (const lease of this.#leases) if (lease.kind === kind) count += 1;
+    return count;
+  }
+
+  /** The open leases, oldest first: what a drain report lists. */
+  open(): Lease[] {
+    return [...this.#leases];
+  }
+
+  readonly #release = (lease: CountedLease): void => {
+    this.#leases.delete(lease);
+    if (this.#leases.size === 0 && this.#resolveDrained !== undefined) {
+      this.#resolveDrained();
+      this.#resolveDrained = undefined;
+    }
+  };
+}
+
+class CountedLease implements Lease {
+  readonly target: Target;
+  readonly requestId: string;
+  readonly since: number;
+  kind: LeaseKind;
+  cut?: (reason: string) => void;
+  #onRelease: ((lease: CountedLease) => void) | undefined;
+
+  constructor(
+    target: Target,
+    requestId: string,
+    since: number,
+    kind: LeaseKind,
+    onRelease: (lease: CountedLease) => void,
+  ) {
+    this.target = target;
+    this.requestId = requestId;
+    this.since = since;
+    this.kind = kind;
+    this.#onRelease = onRelease;
+  }
+
+  get released(): boolean {
+    return this.#onRelease === undefined;
+  }
+
+  release(): void {
+    const onRelease = this.#onRelease;
+    this.#onRelease = undefined;
+    onRelease?.(this);
+  }
+}

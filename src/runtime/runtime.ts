@@ -1,0 +1,273 @@
+/**
+ * Everything that Baton asks of the machine, as one record of functions.
+ *
+ * `node.ts` and `deno.ts` each build one; `main.ts` picks one and hands it down. No file outside
+ * this folder names `Deno`, imports `node:*` or a package that does, so that a test can hand in
+ * another record (a virtual clock, a failing disk) and everything above runs unchanged.
+ */
+
+export interface Runtime {
+  readonly name: "node" | "deno";
+  /** The version of the runtime itself, for the start-up log line. */
+  readonly version: string;
+  readonly pid: number;
+  /** Arguments after the program's own name. */
+  readonly args: readonly string[];
+  /** A copy of the process environment. */
+  env(): Record<string, string>;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly files: Files;
+  readonly net: Net;
+  readonly dns: Dns;
+  readonly processes: Processes;
+  readonly http: Http;
+  /** Writes a whole line to standard output or standard error, synchronously in effect. */
+  print(stream: "stdout" | "stderr", line: string): void;
+  /** Calls `listener` each time this process gets the signal; the returned function stops it. */
+  onSignal(signal: Signal, listener: () => void): () => void;
+  exit(code: number): never;
+}
+
+export type Signal = "SIGTERM" | "SIGINT" | "SIGHUP" | "SIGKILL" | "SIGUSR1" | "SIGUSR2";
+
+/** Time. All durations in Baton come from `monotonic`, all printed instants from `now`. */
+export interface Clock {
+  /** Milliseconds since 1970, wall clock. */
+  now(): number;
+  /** Milliseconds from an arbitrary start; never goes back. */
+  monotonic(): number;
+  /** Runs `action` once after `delayMs`; the returned function cancels it. Keeps the process alive. */
+  after(delayMs: number, action: () => void): () => void;
+}
+
+export interface Random {
+  /** A float in [0, 1). */
+  number(): number;
+  /** A random UUID, lower case. */
+  uuid(): string;
+  bytes(length: number): Uint8Array;
+}
+
+// ---------------------------------------------------------------------------------------- files
+
+export interface FileInfo {
+  readonly kind: "file" | "folder" | "link" | "other";
+  readonly size: number;
+  readonly mtimeMs: number;
+  readonly inode: number;
+  /** Permission bits, e.g. 0o755. */
+  readonly mode: number;
+}
+
+export interface Files {
+  /** Reads a whole file. Throws `FileMissing` if there is none. */
+  read(path: string): Promise<Uint8Array>;
+  readText(path: string): Promise<string>;
+  /** Streams a file from `start` (byte offset). */
+  stream(path: string, start?: number): Promise<ReadableStream<Uint8Array>>;
+  /**
+   * Writes through a temporary file in the same folder, fsync, rename, fsync of the folder: after a
+   * crash the path holds either the old bytes or the new ones.
+   */
+  writeAtomic(path: string, bytes: Uint8Array | string, mode?: number): Promise<void>;
+  /** Opens for writing (created, truncated unless `append`). The caller closes it. */
+  openWrite(
+    path: string,
+    options?: { append?: boolean; mode?: number },
+  ): Promise<FileWriter>;
+  /** Streaming SHA-256 of a file, lower-case hex. */
+  sha256(path: string): Promise<string>;
+  /** undefined when there is nothing at the path; does not follow a last link. */
+  info(path: string): Promise<FileInfo | undefined>;
+  list(folder: string): Promise<string[]>;
+  /** Creates a folder with its parents; no error if it exists. */
+  makeFolder(path: string, mode?: number): Promise<void>;
+  rename(from: string, to: string): Promise<void>;
+  /** Copies bytes into a new file and fsyncs it. */
+  copy(from: string, to: string, mode?: number): Promise<void>;
+  /** Removes a file, or a folder with all it holds; no error if absent. */
+  remove(path: string): Promise<void>;
+  chmod(path: string, mode: number): Promise<void>;
+  symlink(target: string, path: string): Promise<void>;
+  syncFolder(path: string): Promise<void>;
+  /** Calls `changed` (debounced by the caller) after something at or in the path changed. */
+  watch(path: string, changed: () => void): () => void;
+}
+
+export interface FileWriter {
+  write(bytes: Uint8Array): Promise<void>;
+  sync(): Promise<void>;
+  close(): Promise<void>;
+}
+
+// ---------------------------------------------------------------------------------- child processes
+
+export interface SpawnOptions {
+  readonly command: string;
+  readonly args: readonly string[];
+  /** The whole environment of the child: nothing is inherited besides this. */
+  readonly env: Readonly<Record<string, string>>;
+  readonly cwd?: string;
+  /**
+   * Called with each chunk of output. The adapter always reads both pipes, so that a child can never
+   * block on them; the callback must not block either.
+   */
+  readonly onOutput?: (stream: "stdout" | "stderr", chunk: Uint8Array) => void;
+}
+
+export interface ProcessExit {
+  /** The exit code, or undefined if a signal ended it. */
+  readonly code?: number;
+  readonly signal?: string;
+}
+
+/** A child in a process group of its own (its pid is the group's id). */
+export interface ChildProcess {
+  readonly pid: number;
+  /** Resolves after the child was reaped and its pipes ended or were given up. Never rejects. */
+  readonly exited: Promise<ProcessExit>;
+  /** Signals the whole group; false if there is no such group any more. */
+  signalGroup(signal: Signal): boolean;
+}
+
+export interface Processes {
+  /** Throws `FileMissing` or `NotExecutable` when the command cannot be run. */
+  spawn(options: SpawnOptions): Promise<ChildProcess>;
+  /** Runs to the end and collects output (bounded); kills the group at the timeout. */
+  run(
+    options: SpawnOptions & { readonly timeoutMs: number; readonly maxOutputBytes?: number },
+  ): Promise<ProcessExit & { stdout: string; stderr: string; timedOut: boolean }>;
+  /**
+   * The start time of a live process in clock ticks since boot (field 22 of /proc/pid/stat), which
+   * together with the pid names one process for ever; undefined if there is none (or a zombie).
+   */
+  startTime(pid: number): Promise<string | undefined>;
+  /** Signals a group that this process did not spawn (an orphan of an earlier Baton). */
+  signalGroup(pid: number, signal: Signal): boolean;
+}
+
+// -------------------------------------------------------------------------------------- sockets
+
+/** Where to listen or connect: TCP (IPv4, or IPv6 without brackets), or a unix socket. */
+export type Address =
+  | { readonly kind: "tcp"; readonly host: string; readonly port: number }
+  | { readonly kind: "unix"; readonly path: string };
+
+/** What a socket tells its owner. Exactly one `close` comes, and it comes last. */
+export interface SocketHandlers {
+  /** The chunk may be reused by the adapter after the call returns: copy what must live longer. */
+  data(chunk: Uint8Array): void;
+  /** The other side sent FIN; we may still write (half-open). */
+  end(): void;
+  /** The write buffer fell below the mark after a `write` that returned false. */
+  drain(): void;
+  /** `error` is undefined when both sides ended in good order or we destroyed it. */
+  close(error?: Error): void;
+}
+
+export interface ByteSocket {
+  readonly remoteAddress: string;
+  readonly remotePort: number;
+  readonly localPort: number;
+  /** Must be called in the same turn in which the socket was handed out. */
+  handle(handlers: SocketHandlers): void;
+  /**
+   * Queues bytes (a string is written as latin1). False = the buffer is above the high-water mark:
+   * stop and wait for `drain`. The bytes are copied or kept: the caller must not change them.
+   */
+  write(data: Uint8Array | string): boolean;
+  /** Bytes accepted by `write` and not yet taken by the kernel. */
+  readonly pendingBytes: number;
+  pause(): void;
+  resume(): void;
+  /** Sends FIN after what is queued. */
+  end(): void;
+  /** Closes at once, dropping what is queued; `reset` sends RST. */
+  destroy(reset?: boolean): void;
+}
+
+export interface Listener {
+  readonly address: Address;
+  /** Stops accepting; accepted sockets live on. Resolves when the port is free. */
+  close(): Promise<void>;
+}
+
+export interface ListenOptions {
+  readonly address: Address;
+  readonly reusePort?: boolean;
+  /** An inherited descriptor to accept on instead of binding the address. */
+  readonly descriptor?: number;
+  readonly backlog?: number;
+}
+
+export interface Net {
+  listen(options: ListenOptions, accept: (socket: ByteSocket) => void): Promise<Listener>;
+  /** Rejects with `ConnectFailed` (reason code inside) on refusal or after the timeout. */
+  connect(address: Address, options: { readonly timeoutMs: number }): Promise<ByteSocket>;
+}
+
+export interface Dns {
+  /** Addresses of a name, both families. Throws `NameUnknown`, or `DnsFailed` for every other cause. */
+  addresses(name: string): Promise<string[]>;
+  services(name: string): Promise<{ host: string; port: number; priority: number }[]>;
+}
+
+// ----------------------------------------------------------------------------------------- http
+
+/** Serving and calling for everything that is not the traffic path (admin, peers, oracles, probes). */
+export interface Http {
+  /** Serves a fetch-shaped app with the runtime's own well-kept server. */
+  serve(
+    options: ListenOptions & { readonly tls?: { cert: string; key: string; clientCa?: string } },
+    fetch: (request: Request, info: { remoteAddress: string }) => Response | Promise<Response>,
+  ): Promise<HttpServer>;
+  /** `fetch` with what the standard one lacks; never follows redirects unless told. */
+  fetch(url: string | URL, init?: FetchInit): Promise<Response>;
+}
+
+export interface FetchInit extends RequestInit {
+  /** Connect to this unix socket instead of the URL's host. */
+  readonly unixPath?: string;
+  readonly tls?: { ca?: string; cert?: string; key?: string };
+}
+
+export interface HttpServer {
+  readonly address: Address;
+  /** Stops accepting and closes idle connections; resolves when the last answer has left. */
+  close(): Promise<void>;
+  /** Cuts what is left. */
+  destroy(): Promise<void>;
+}
+
+// --------------------------------------------------------------------------------------- errors
+
+/** Nothing exists at the path. */
+export class FileMissing extends Error {
+  override readonly name = "FileMissing";
+}
+
+/** The file exists and the kernel refuses to run it. */
+export class NotExecutable extends Error {
+  override readonly name = "NotExecutable";
+}
+
+/** No connection was made: nothing was sent, so the request may go elsewhere. */
+export class ConnectFailed extends Error {
+  override readonly name = "ConnectFailed";
+  readonly reason: "refused" | "timeout" | "unreachable" | "missing" | "other";
+  constructor(reason: ConnectFailed["reason"], message: string) {
+    super(message);
+    this.reason = reason;
+  }
+}
+
+/** The name server says that there is no such name. */
+export class NameUnknown extends Error {
+  override readonly name = "NameUnknown";
+}
+
+/** The name could not be looked up for any other reason: nothing is known about it. */
+export class DnsFailed extends Error {
+  override readonly name = "DnsFailed";
+}
