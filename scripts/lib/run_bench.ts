@@ -3,6 +3,7 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { availableParallelism, totalmem } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import {
   type Bench,
   type BenchContext,
@@ -11,7 +12,7 @@ import {
   type RuntimeName,
 } from "./bench.ts";
 
-const root = join(import.meta.dirname, "../..");
+const root = fileURLToPath(new URL("../..", import.meta.url));
 const folder = join(root, "scripts/benches");
 const names = readdirSync(folder)
   .filter((file) => file.endsWith(".ts"))
