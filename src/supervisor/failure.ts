@@ -1,0 +1,40 @@
+/**
+ * Why a build could not be brought into service, by class.
+ *
+ * The class decides what happens next (quarantine.ts): `transient` causes lie outside the build
+ * (network, disk, a busy host) and are tried again with back-off; every other class blames the
+ * build itself and holds until the artifact changes or an operator allows it.
+ */
+
+export type FailureClass =
+  | "download"
+  | "hash"
+  | "preflight"
+  | "crash"
+  | "readiness"
+  | "transient";
+
+export class RolloutFailure extends Error {
+  override readonly name = "RolloutFailure";
+  readonly class: FailureClass;
+
+  constructor(failureClass: FailureClass, message: string, options: { cause?: unknown } = {}) {
+    super(message, options);
+    this.class = failureClass;
+  }
+}
+
+/** The message of any thrown value. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** Throws the signal's reason if it is aborted. */
+export function throwIfAborted(signal: AbortSignal | undefined): void {
+  if (signal?.aborted === true) throw abortReason(signal);
+}
+
+/** Why a signal was aborted, always as an Error. */
+export function abortReason(signal: AbortSignal): Error {
+  return signal.reason instanceof Error ? signal.reason : new Error("cancelled");
+}
