@@ -145,6 +145,11 @@ export interface Processes {
   startTime(pid: number): Promise<string | undefined>;
   /** Signals a group that this process did not spawn (an orphan of an earlier Baton). */
   signalGroup(pid: number, signal: Signal): boolean;
+  /**
+   * The live processes of a group. Empty is the proof that a group has ended: where nobody reaps
+   * orphans (a container whose pid 1 does not), zombies keep `signalGroup` true for ever.
+   */
+  groupMembers(pid: number): Promise<number[]>;
 }
 
 // -------------------------------------------------------------------------------------- sockets
@@ -202,6 +207,7 @@ export interface ListenOptions {
 }
 
 export interface Net {
+  /** Throws `ListenFailed`. A unix socket file that nobody listens on any more is replaced. */
   listen(options: ListenOptions, accept: (socket: ByteSocket) => void): Promise<Listener>;
   /** Rejects with `ConnectFailed` (reason code inside) on refusal or after the timeout. */
   connect(address: Address, options: { readonly timeoutMs: number }): Promise<ByteSocket>;
@@ -226,7 +232,15 @@ export interface Http {
   fetch(url: string | URL, init?: FetchInit): Promise<Response>;
 }
 
+/**
+ * The answer's body is what came over the wire, less the transfer coding: nothing is decoded, and
+ * `accept-encoding` is sent only if the caller sets it. Every call has a connection of its own, so
+ * that no request is lost on, or sent twice because of, a stale one. A body that breaks off errors.
+ * Rejects with `ConnectFailed` when nothing was sent.
+ */
 export interface FetchInit extends RequestInit {
+  /** Limit for making the connection, TLS included; 10 s unless given. */
+  readonly connectTimeoutMs?: number;
   /** Connect to this unix socket instead of the URL's host. */
   readonly unixPath?: string;
   readonly tls?: { ca?: string; cert?: string; key?: string };
@@ -250,6 +264,16 @@ export class FileMissing extends Error {
 /** The file exists and the kernel refuses to run it. */
 export class NotExecutable extends Error {
   override readonly name = "NotExecutable";
+}
+
+/** The address could not be listened on. */
+export class ListenFailed extends Error {
+  override readonly name = "ListenFailed";
+  readonly reason: "in-use" | "denied" | "unavailable" | "other";
+  constructor(reason: ListenFailed["reason"], message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.reason = reason;
+  }
 }
 
 /** No connection was made: nothing was sent, so the request may go elsewhere. */

@@ -1,0 +1,19 @@
+import { createBase } from "./base.ts";
+import { launchOnDeno } from "./deno_launch.ts";
+import { serveOnDeno } from "./deno_serve.ts";
+import { fetchOnce } from "./fetch.ts";
+import { createNet } from "./net.ts";
+import { createProcesses } from "./processes.ts";
+import type { Runtime } from "./runtime.ts";
+
+/** The record for Deno. */
+export function createRuntime(): Runtime {
+  return {
+    name: "deno",
+    version: Deno.version.deno,
+    ...createBase(),
+    net: createNet(),
+    processes: createProcesses(launchOnDeno),
+    http: { serve: serveOnDeno, fetch: fetchOnce },
+  };
+}

@@ -1,0 +1,20 @@
+import process from "node:process";
+import { createBase } from "./base.ts";
+import { fetchOnce } from "./fetch.ts";
+import { createNet } from "./net.ts";
+import { launchOnNode } from "./node_launch.ts";
+import { serveOnNode } from "./node_serve.ts";
+import { createProcesses } from "./processes.ts";
+import type { Runtime } from "./runtime.ts";
+
+/** The record for Node. */
+export function createRuntime(): Runtime {
+  return {
+    name: "node",
+    version: process.versions.node,
+    ...createBase(),
+    net: createNet(),
+    processes: createProcesses(launchOnNode),
+    http: { serve: serveOnNode, fetch: fetchOnce },
+  };
+}
