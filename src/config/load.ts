@@ -1,0 +1,125 @@
+/**
+ * File and environment -> one frozen Config, or every problem at once.
+ */
+
+import * as v from "valibot";
+import { FileMissing, type Runtime } from "../runtime/runtime.ts";
+import { readEnvironment, withValue } from "./environment.ts";
+import { ConfigError, type Problem, problemsOf } from "./problems.ts";
+import { brokenRules } from "./rules.ts";
+import { type Config, configSchema } from "./schema.ts";
+import { readSecret, type Secret } from "./secret.ts";
+
+export interface LoadOptions {
+  /** `--config`; before `BATON_CONFIG`, before `baton.json` in the working folder. */
+  readonly path?: string;
+  /** Values from the command line, which win over everything. */
+  readonly overrides?: Readonly<Record<string, string>>;
+}
+
+export interface LoadedConfig {
+  readonly config: Config;
+  /** The file, or undefined when everything came from the environment and the defaults. */
+  readonly path: string | undefined;
+  /** Worth a line in the log; none of them stops the start. */
+  readonly warnings: readonly string[];
+}
+
+/** Loads the configuration and reads every secret once. Throws ConfigError with all problems. */
+export async function loadConfig(
+  runtime: Pick<Runtime, "env" | "files">,
+  options: LoadOptions = {},
+): Promise<LoadedConfig> {
+  const environment = { ...runtime.env(), ...options.overrides };
+  const file = await readFile(runtime, options.path ?? named(environment, "BATON_CONFIG"));
+  const config = parseConfig(file?.value ?? {}, environment);
+  const problems = await missingSecrets(runtime, config);
+  if (problems.length > 0) throw new ConfigError(problems);
+  return { config, path: file?.path, warnings: [] };
+}
+
+/** The pure part: a file's value and an environment -> Config. Throws ConfigError. */
+export function parseConfig(
+  file: unknown,
+  environment: Readonly<Record<string, string>> = {},
+): Config {
+  const { values, problems: environmentProblems } = readEnvironment(environment, file);
+  const problems: Problem[] = [...environmentProblems];
+  const sources = new Map<string, string>();
+  let written = file;
+  for (const { path, name, value } of values) {
+    written = withValue(written, path, value);
+    sources.set(JSON.stringify(path), name);
+  }
+  const result = v.safeParse(configSchema, written);
+  if (!result.success) {
+    problems.push(...problemsOf(result.issues, sources));
+    throw new ConfigError(problems);
+  }
+  const config = freeze(result.output) as Config;
+  problems.push(...brokenRules(config));
+  if (problems.length > 0) throw new ConfigError(problems);
+  return config;
+}
+
+async function readFile(
+  runtime: Pick<Runtime, "files">,
+  asked: string | undefined,
+): Promise<{ path: string; value: unknown } | undefined> {
+  const path = asked ?? "baton.json";
+  let text: string;
+  try {
+    text = await runtime.files.readText(path);
+  } catch (error) {
+    if (asked === undefined && error instanceof FileMissing) return undefined;
+    const why = error instanceof FileMissing ? "there is no such file" : "cannot be read";
+    throw new ConfigError([{ key: path, allowed: why }]);
+  }
+  try {
+    return { path, value: JSON.parse(text.replace(/^\uFEFF/, "")) as unknown };
+  } catch (error) {
+    throw new ConfigError([{ key: path, allowed: `is not JSON: ${whereJsonFails(text, error)}` }]);
+  }
+}
+
+/** The engine's message names an offset; people count lines. */
+function whereJsonFails(text: string, error: unknown): string {
+  const message = error instanceof Error ? error.message : String(error);
+  const offset = /at position (\d+)/.exec(message)?.[1];
+  // The engines quote what they found, which may be a secret in the wrong place.
+  if (offset === undefined) return "it ends too early or is empty";
+  const before = text.slice(0, Number(offset)).split("\n");
+  return `see line ${before.length}, column ${(before.at(-1)?.length ?? 0) + 1}`;
+}
+
+/** A secret that cannot be read stops the start, not the first request that needs it. */
+async function missingSecrets(
+  runtime: Pick<Runtime, "env" | "files">,
+  config: Config,
+): Promise<Problem[]> {
+  const problems: Problem[] = [];
+  const check = async (key: string, reference: Secret | undefined): Promise<void> => {
+    if (reference === undefined) return;
+    try {
+      await readSecret(runtime, reference);
+    } catch (error) {
+      problems.push({ key, allowed: error instanceof Error ? error.message : String(error) });
+    }
+  };
+  await check("admin.token", config.admin.token);
+  await check("replica.token", config.replica?.token);
+  return problems;
+}
+
+function named(environment: Readonly<Record<string, string>>, name: string): string | undefined {
+  const value = environment[name]?.trim();
+  return value === undefined || value === "" ? undefined : value;
+}
+
+function freeze<T>(value: T): T {
+  if (typeof value === "object" && value !== null && !Object.isFrozen(value)) {
+    for (const inner of Object.values(value)) freeze(inner);
+    Object.freeze(value);
+  }
+  return value;
+}
