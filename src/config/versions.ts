@@ -7,37 +7,18 @@
  */
 
 import * as v from "valibot";
+import { flag, milliseconds, text, whole } from "./values.ts";
 
-const DAY_MS = 86_400_000;
-
-function milliseconds(fallback: number, description: string, least = 0, most = 30 * DAY_MS) {
-  return v.optional(
-    v.pipe(
-      v.number(),
-      v.integer(),
-      v.minValue(least),
-      v.maxValue(most),
-      v.description(`${description} In milliseconds.`),
-    ),
-    fallback,
-  );
+function ms(fallback: number, description: string, least = 0) {
+  return v.optional(milliseconds(description, least), fallback);
 }
 
-function count(fallback: number, description: string, least = 0, most = Number.MAX_SAFE_INTEGER) {
-  return v.optional(
-    v.pipe(
-      v.number(),
-      v.integer(),
-      v.minValue(least),
-      v.maxValue(most),
-      v.description(description),
-    ),
-    fallback,
-  );
+function count(fallback: number, description: string, least = 0, most?: number) {
+  return v.optional(whole(description, least, most), fallback);
 }
 
-function flag(fallback: boolean, description: string) {
-  return v.optional(v.pipe(v.boolean(), v.description(description)), fallback);
+function toggle(fallback: boolean, description: string) {
+  return v.optional(flag(description), fallback);
 }
 
 function urlPath(fallback: string, description: string) {
@@ -115,7 +96,7 @@ export const versionsSchema = v.strictObject({
   ),
 
   // ------------------------------------------------------------------------------- the oracle
-  pollIntervalMs: milliseconds(30_000, "Time between two polls of the oracle.", 10, DAY_MS),
+  pollIntervalMs: ms(30_000, "Time between two polls of the oracle.", 10),
   pollJitter: v.optional(
     v.pipe(
       v.number(),
@@ -127,11 +108,10 @@ export const versionsSchema = v.strictObject({
     ),
     0.1,
   ),
-  oracleTimeoutMs: milliseconds(
+  oracleTimeoutMs: ms(
     10_000,
     "A poll that has not ended by then is an error.",
     10,
-    600_000,
   ),
   maxOracleBytes: count(
     1_048_576,
@@ -139,19 +119,18 @@ export const versionsSchema = v.strictObject({
     64,
     2 ** 30,
   ),
-  allowEmpty: flag(
+  allowEmpty: toggle(
     false,
     "Take an empty list at its word and remove everything. Off: an empty list is ignored while children run.",
   ),
-  allowInsecure: flag(
+  allowInsecure: toggle(
     false,
     "Allow http: for oracle and artifacts on hosts other than loopback.",
   ),
-  staggerMs: milliseconds(
+  staggerMs: ms(
     0,
     "A swap to a new build starts after a random wait of up to this long, so that the hosts of a fleet do not swap in the same second.",
     0,
-    DAY_MS,
   ),
 
   // ------------------------------------------------------------------- artifacts and installs
@@ -177,21 +156,13 @@ export const versionsSchema = v.strictObject({
     ),
   ),
   binDir: v.optional(
-    v.pipe(
-      v.string(),
-      v.minLength(1),
-      v.description(
-        "Where installs are kept, as <binDir>/<name>/<sha256>/. Default: a folder of the service below stateDir.",
-      ),
+    text(
+      "Where installs are kept, as <binDir>/<name>/<sha256>/. Default: a folder of the service below stateDir.",
     ),
   ),
   dataDir: v.optional(
-    v.pipe(
-      v.string(),
-      v.minLength(1),
-      v.description(
-        "Where children keep their data, as <dataDir>/<name>/. Default: a folder of the service below stateDir.",
-      ),
+    text(
+      "Where children keep their data, as <dataDir>/<name>/. Default: a folder of the service below stateDir.",
     ),
   ),
   maxDownloadBytes: count(
@@ -207,12 +178,12 @@ export const versionsSchema = v.strictObject({
     2 ** 50,
   ),
   maxArchiveEntries: count(100_000, "The most entries that an archive may have.", 1, 10_000_000),
-  downloadTimeoutMs: milliseconds(
+  downloadTimeoutMs: ms(
     1_800_000,
     "The whole time that one artifact may take to download.",
     10,
   ),
-  downloadStallMs: milliseconds(
+  downloadStallMs: ms(
     60_000,
     "A download that brings no byte for this long is broken off (and resumed).",
     10,
@@ -223,6 +194,11 @@ export const versionsSchema = v.strictObject({
     "How many installs of a version are kept besides those in use: what a rollback can go to without network.",
     0,
     1000,
+  ),
+
+  retainRemovedMs: ms(
+    2_147_483_647,
+    "Installs of a version that nothing lists or runs any more are removed once they are this old.",
   ),
 
   // -------------------------------------------------------------------------- starting a child
@@ -266,7 +242,7 @@ export const versionsSchema = v.strictObject({
     ),
     "ask",
   ),
-  printTimeoutMs: milliseconds(10_000, "The time that one print flag may take.", 10, 600_000),
+  printTimeoutMs: ms(10_000, "The time that one print flag may take.", 10),
   ha: v.optional(
     v.pipe(
       v.string(),
@@ -305,18 +281,18 @@ export const versionsSchema = v.strictObject({
   // ---------------------------------------------------------------------------------- readiness
   readyPath: urlPath("/ready", "The child's readiness path."),
   healthPath: urlPath("/healthz", "The child's public health path."),
-  readyTimeoutMs: milliseconds(60_000, "How long a new child may take to become ready.", 1),
-  readyMaxWaitMs: milliseconds(
+  readyTimeoutMs: ms(60_000, "How long a new child may take to become ready.", 1),
+  readyMaxWaitMs: ms(
     1_920_000,
     "The same, for a child that says it is initialising.",
     1,
   ),
-  readyIntervalMs: milliseconds(100, "Time between two readiness probes of a starting child.", 1),
-  readyProbeTimeoutMs: milliseconds(500, "Time for one of them.", 1),
+  readyIntervalMs: ms(100, "Time between two readiness probes of a starting child.", 1),
+  readyProbeTimeoutMs: ms(500, "Time for one of them.", 1),
   readyPasses: count(2, "How many passes in a row make a starting child ready.", 1, 100),
-  monitorIntervalMs: milliseconds(1_000, "Time between two probes of a running child.", 10),
-  monitorTimeoutMs: milliseconds(2_000, "Time for one of them.", 10),
-  monitorStaleMs: milliseconds(
+  monitorIntervalMs: ms(1_000, "Time between two probes of a running child.", 10),
+  monitorTimeoutMs: ms(2_000, "Time for one of them.", 10),
+  monitorStaleMs: ms(
     5_000,
     "A running child whose last good answer is older than this counts as not ready.",
     10,
@@ -330,7 +306,7 @@ export const versionsSchema = v.strictObject({
     ),
     "recovery_complete",
   ),
-  recoveryTimeoutMs: milliseconds(
+  recoveryTimeoutMs: ms(
     1_800_000,
     "How long that wait may be before the swap is given up.",
     1,
@@ -345,11 +321,10 @@ export const versionsSchema = v.strictObject({
       ),
     ),
   ),
-  bakeMs: milliseconds(
+  bakeMs: ms(
     10_000,
     "After a switch the old build is kept warm this long; if the new one fails in that time, traffic goes back.",
     0,
-    DAY_MS,
   ),
   bakeConnectErrors: count(
     5,
@@ -357,22 +332,20 @@ export const versionsSchema = v.strictObject({
     1,
     1_000_000,
   ),
-  holdTimeoutMs: milliseconds(
+  holdTimeoutMs: ms(
     10_000,
     "How long a request waits for a version that is known but not serving.",
     0,
-    600_000,
   ),
   holdMaxRequests: count(10_000, "How many requests may wait so, all versions together."),
   holdMaxBytes: count(
     64 * 2 ** 20,
     "How many bytes of request bodies may be buffered for them.",
   ),
-  pauseHoldMs: milliseconds(
+  pauseHoldMs: ms(
     30_000,
     "How long a request waits for a version that an operator paused.",
     0,
-    600_000,
   ),
   canaryPercent: v.optional(
     v.pipe(
@@ -399,31 +372,31 @@ export const versionsSchema = v.strictObject({
   // --------------------------------------------------------------------------- draining, stopping
   drainPath: urlPath("/drain", "Where a child is asked to drain (POST)."),
   drainStatusPath: urlPath("/drain/status", "Where it tells how much is in flight (GET)."),
-  drainTimeoutMs: milliseconds(
+  drainTimeoutMs: ms(
     900_000,
     "The one deadline for a drain: leases, the child's own work and the cushion below.",
   ),
-  drainPollMs: milliseconds(1_000, "Time between two questions for the drain status.", 1),
-  drainCushionMs: milliseconds(
+  drainPollMs: ms(1_000, "Time between two questions for the drain status.", 1),
+  drainCushionMs: ms(
     600_000,
     "How long a child without a drain status is left alone before it is stopped, within drainTimeoutMs.",
   ),
-  killGraceMs: milliseconds(600_000, "Time between SIGTERM and SIGKILL."),
-  childGraceMs: milliseconds(
+  killGraceMs: ms(600_000, "Time between SIGTERM and SIGKILL."),
+  childGraceMs: ms(
     600_000,
     "Devshard only: the child's own shutdown grace; the longer of the two counts.",
   ),
 
   // ------------------------------------------------------------------------- failures, back-off
-  restartBackoffMs: milliseconds(1_000, "The first wait after a crash; it doubles.", 1),
-  restartBackoffMaxMs: milliseconds(60_000, "The longest such wait.", 1),
-  restartResetMs: milliseconds(60_000, "A run longer than this resets the wait.", 1),
-  retryBackoffMs: milliseconds(
+  restartBackoffMs: ms(1_000, "The first wait after a crash; it doubles.", 1),
+  restartBackoffMaxMs: ms(60_000, "The longest such wait.", 1),
+  restartResetMs: ms(60_000, "A run longer than this resets the wait.", 1),
+  retryBackoffMs: ms(
     10_000,
     "The first wait before a transient failure (network, disk) of a new build is tried again; it doubles.",
     1,
   ),
-  retryBackoffMaxMs: milliseconds(600_000, "The longest such wait.", 1),
+  retryBackoffMaxMs: ms(600_000, "The longest such wait.", 1),
 
   // ------------------------------------------------------------------------------ child output
   logMaxBytes: count(

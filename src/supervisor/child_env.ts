@@ -1,0 +1,140 @@
+/**
+ * What a child is started with: its command line from the template, and its environment.
+ *
+ * The environment is an allow-list over Baton's own, so no secret of the supervisor reaches a child
+ * that was not meant to have it. The variables of versiond's child contract are set per child and
+ * never inherited: two children that bound one inherited admin address would collide.
+ */
+
+import type { VersionsConfig } from "../config/versions.ts";
+import { isDevshardBinary } from "../config/versions.ts";
+
+/** The child's loopback admin address; set only for a child that said it has such a listener. */
+export const ADMIN_ADDRESS_VARIABLE = "DEVSHARD_ADMIN_ADDR";
+/** The build id that a child prints in its log lines. */
+export const LOG_VERSION_VARIABLE = "DEVSHARD_BINARY_LOG_VERSION";
+/** Whether the host runs several replicas over one database. */
+export const HA_VARIABLE = "GONKA_HA";
+
+/** What a start knows; `undefined` where the child has no such thing. */
+export interface ChildStart {
+  readonly name: string;
+  /** Absolute path of the program. */
+  readonly binary: string;
+  /** The folder of its install. */
+  readonly folder: string;
+  readonly dataDir: string;
+  readonly port: number;
+  readonly adminPort?: number;
+  /** From preflight; "" when the build does not know its own. */
+  readonly buildId: string;
+  /** Devshard only: from preflight. */
+  readonly ha?: boolean;
+}
+
+export interface ChildCommand {
+  readonly command: string;
+  readonly args: readonly string[];
+  readonly env: Readonly<Record<string, string>>;
+}
+
+type Options = Pick<VersionsConfig, "command" | "env" | "envAllow" | "binaryName">;
+
+/** The command line and environment for one child. `own` is Baton's environment. */
+export function childCommand(
+  config: Options,
+  own: Readonly<Record<string, string>>,
+  start: ChildStart,
+): ChildCommand {
+  const [command, ...args] = config.command.map((part) => fill(part, start));
+  return { command: command ?? start.binary, args, env: childEnv(config, own, start) };
+}
+
+/** Does the template ask for an admin port whatever the child says about itself? */
+export function wantsAdminPort(config: Pick<VersionsConfig, "command" | "env">): boolean {
+  return [...config.command, ...Object.values(config.env)].some((part) =>
+    part.includes("{adminPort}")
+  );
+}
+
+/** The environment for one child. */
+export function childEnv(
+  config: Omit<Options, "command">,
+  own: Readonly<Record<string, string>>,
+  start: ChildStart,
+): Record<string, string> {
+  const env = inheritedEnv(config, own);
+  for (const [name, value] of Object.entries(config.env)) env[name] = fill(value, start);
+  env[LOG_VERSION_VARIABLE] = start.buildId === "" ? start.name : start.buildId;
+  if (start.adminPort !== undefined) {
+    env[ADMIN_ADDRESS_VARIABLE] = `127.0.0.1:${start.adminPort}`;
+  }
+  if (isDevshardBinary(config.binaryName) && start.ha !== undefined) {
+    env[HA_VARIABLE] = String(start.ha);
+  }
+  return env;
+}
+
+/** What of Baton's environment a child (or a print flag's run) inherits. */
+export function inheritedEnv(
+  config: Pick<VersionsConfig, "envAllow">,
+  own: Readonly<Record<string, string>>,
+): Record<string, string> {
+  const env: Record<string, string> = {};
+  for (const [name, value] of Object.entries(own)) {
+    if (name === ADMIN_ADDRESS_VARIABLE) continue;
+    if (config.envAllow.some((pattern) => matches(pattern, name))) env[name] = value;
+  }
+  return env;
+}
+
+function matches(pattern: string, name: string): boolean {
+  return pattern.endsWith("*") ? name.startsWith(pattern.slice(0, -1)) : name === pattern;
+}
+
+/** Fills the placeholders in; a word in braces that is none of them stays as it is. */
+function fill(template: string, start: ChildStart): string {
+  const values: Record<string, string> = {
+    binary: start.binary,
+    folder: start.folder,
+    name: start.name,
+    dataDir: start.dataDir,
+    port: String(start.port),
+    adminPort: start.adminPort === undefined ? "" : String(start.adminPort),
+  };
+  return template.replace(
+    /\{([A-Za-z]+)\}/g,
+    (whole, word: string) => Object.hasOwn(values, word) ? values[word] ?? whole : whole,
+  );
+}
+
+/**
+ * Versiond's grammar for a boolean in the environment: empty, 0, f, false, no, off; or 1, t, true,
+ * yes, on; trimmed, in any case. Throws for anything else.
+ */
+export function parseHa(text: string): boolean {
+  switch (text.trim().toLowerCase()) {
+    case "":
+    case "0":
+    case "f":
+    case "false":
+    case "no":
+    case "off":
+      return false;
+    case "1":
+    case "t":
+    case "true":
+    case "yes":
+    case "on":
+      return true;
+    default:
+      throw new Error(
+        `${HA_VARIABLE} is ${JSON.stringify(text)}: allowed are 1/t/true/yes/on, 0/f/false/no/off`,
+      );
+  }
+}
+
+/** Names separated by comma, semicolon or space. */
+export function parseNameList(text: string): string[] {
+  return text.split(/[,;\s]+/).filter((name) => name !== "");
+}
