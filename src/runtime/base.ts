@@ -4,6 +4,8 @@ import process from "node:process";
 import { createClock } from "./clock.ts";
 import { createDns } from "./dns.ts";
 import { createFiles } from "./files.ts";
+import { latin1 } from "./latin1.ts";
+import { createMessageParser } from "./llhttp.ts";
 import { print } from "./print.ts";
 import { createRandom } from "./random.ts";
 import type { Runtime } from "./runtime.ts";
@@ -24,6 +26,7 @@ export function createBase(): Omit<Runtime, "name" | "version" | "net" | "proces
     random: createRandom(),
     files: createFiles(),
     dns: createDns(),
+    wire: { latin1, messageParser: createMessageParser },
     print,
     onSignal(signal, listener) {
       process.on(signal, listener);

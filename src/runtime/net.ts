@@ -1,5 +1,6 @@
 /** Byte sockets over `node:net`. */
 
+import { Buffer } from "node:buffer";
 import { connect, createServer, type NetConnectOpts, type Socket } from "node:net";
 import { listenOn } from "./net_listen.ts";
 import { connectFailure } from "./net_connect_error.ts";
@@ -61,6 +62,15 @@ function connectTo(address: Address, options: { timeoutMs: number }): Promise<By
   });
 }
 
+/** One fresh array with the texts (as latin1) around the bytes. */
+function joined(before: string, bytes: Uint8Array, after: string): Uint8Array {
+  const all = Buffer.allocUnsafe(before.length + bytes.length + after.length);
+  if (before.length > 0) all.write(before, 0, "latin1");
+  all.set(bytes, before.length);
+  if (after.length > 0) all.write(after, before.length + bytes.length, "latin1");
+  return all;
+}
+
 class NetSocket implements ByteSocket {
   readonly #socket: Socket;
   #handlers: SocketHandlers | undefined;
@@ -118,6 +128,10 @@ class NetSocket implements ByteSocket {
       : this.#socket.write(data);
     if (!hasRoom) this.#wantsDrain = true;
     return hasRoom;
+  }
+
+  writeAround(before: string, bytes: Uint8Array, after: string): boolean {
+    return this.write(joined(before, bytes, after));
   }
 
   pause(): void {

@@ -22,6 +22,7 @@ export interface Runtime {
   readonly dns: Dns;
   readonly processes: Processes;
   readonly http: Http;
+  readonly wire: Wire;
   /** Writes a whole line to standard output or standard error, synchronously in effect. */
   print(stream: "stdout" | "stderr", line: string): void;
   /** Calls `listener` each time this process gets the signal; the returned function stops it. */
@@ -78,6 +79,8 @@ export interface Files {
   ): Promise<FileWriter>;
   /** Streaming SHA-256 of a file, lower-case hex. */
   sha256(path: string): Promise<string>;
+  /** A SHA-256 over bytes that pass by (a download is hashed while it is written). */
+  hasher(): Sha256;
   /** undefined when there is nothing at the path; does not follow a last link. */
   info(path: string): Promise<FileInfo | undefined>;
   list(folder: string): Promise<string[]>;
@@ -93,6 +96,13 @@ export interface Files {
   syncFolder(path: string): Promise<void>;
   /** Calls `changed` (debounced by the caller) after something at or in the path changed. */
   watch(path: string, changed: () => void): () => void;
+}
+
+/** A running SHA-256. After `hex` it is used up. */
+export interface Sha256 {
+  update(bytes: Uint8Array): void;
+  /** Lower-case hex. */
+  hex(): string;
 }
 
 export interface FileWriter {
@@ -182,6 +192,11 @@ export interface ByteSocket {
    * stop and wait for `drain`. The bytes are copied or kept: the caller must not change them.
    */
   write(data: Uint8Array | string): boolean;
+  /**
+   * Queues up to three pieces as one write: text before, bytes, text after (empty text is left out).
+   * The bytes are copied before the call returns, so they may be a view of a reused buffer.
+   */
+  writeAround(before: string, bytes: Uint8Array, after: string): boolean;
   /** Bytes accepted by `write` and not yet taken by the kernel. */
   readonly pendingBytes: number;
   pause(): void;
@@ -217,6 +232,56 @@ export interface Dns {
   /** Addresses of a name, both families. Throws `NameUnknown`, or `DnsFailed` for every other cause. */
   addresses(name: string): Promise<string[]>;
   services(name: string): Promise<{ host: string; port: number; priority: number }[]>;
+}
+
+// ----------------------------------------------------------------------------------------- wire
+
+/** What the traffic path needs to read HTTP/1.1 off byte sockets. */
+export interface Wire {
+  /** Decodes `bytes[start..end)` as ISO 8859-1, one char a byte. */
+  latin1(bytes: Uint8Array, start: number, end: number): string;
+  /** Node's own parser (llhttp, strict), on both runtimes. */
+  messageParser(kind: "request" | "response", handlers: MessageHandlers): MessageParser;
+}
+
+/** The start line and header lines of a message; `lines` are `Name: value` CRLF each, unfolded. */
+export interface MessageHead {
+  readonly target: string;
+  readonly status: number;
+  readonly reason: string;
+  readonly lines: string;
+  /** 10 for HTTP/1.0, 11 for HTTP/1.1; whatever else the message claimed is passed on too. */
+  readonly version: number;
+  readonly keepAlive: boolean;
+}
+
+/** Called from inside `execute`: they record, and must not use a parser themselves. */
+export interface MessageHandlers {
+  head(head: MessageHead): void;
+  /** A piece of the body without its transfer coding; a view of the chunk given to `execute`. */
+  body(chunk: Uint8Array): void;
+  /** The message is complete; the trailer lines as in `MessageHead.lines`. */
+  end(trailers: string): void;
+}
+
+export interface MessageParser {
+  /** Makes ready for the next message. */
+  reset(): void;
+  /**
+   * Parses from `start` and answers the offset behind what was used: the end of the chunk, or of the
+   * message (`complete`), or the offending byte (`error` is set).
+   */
+  execute(chunk: Uint8Array, start: number): number;
+  /** Tells that no bytes follow; true when the message was, or thereby is, complete. */
+  finish(): boolean;
+  readonly complete: boolean;
+  readonly error: string | undefined;
+  /** Chars of the request target read so far. */
+  readonly targetLength: number;
+  /** For answers to HEAD: set it before the head is complete. */
+  withoutBody: boolean;
+  /** Gives back its memory; the parser must not be used afterwards. */
+  free(): void;
 }
 
 // ----------------------------------------------------------------------------------------- http
