@@ -27,3 +27,11 @@ export {
   type ReadyStatus,
 } from "./lifecycle.ts";
 export { refusal } from "./middleware.ts";
+export {
+  type HostShutdownOptions,
+  shutDownHost,
+  type ShutdownListeners,
+  type ShutdownPart,
+  type ShutdownReport,
+  unwindAllowanceMs,
+} from "./host_shutdown.ts";

@@ -1,0 +1,109 @@
+/**
+ * `/api/v1/versions`: what the versions services run, and the operator's hand on it.
+ */
+
+import type { Hono } from "hono";
+import { BatonError } from "../errors.ts";
+
+export const VERSION_VERBS = [
+  "pause",
+  "resume",
+  "pin",
+  "unpin",
+  "rollback",
+  "promote",
+  "deny",
+  "allow",
+  "restart",
+] as const;
+export type VersionVerb = (typeof VERSION_VERBS)[number];
+
+/** What the admin API needs of one versions service; the supervisor provides it. */
+export interface VersionsOperator {
+  readonly service: string;
+  /** The status of every version, as plain JSON with at least `name`. */
+  list(): readonly { readonly name: string; readonly [field: string]: unknown }[];
+  /** Throws BatonError `unknown_version`, or `conflict` with the reason when it cannot be. */
+  control(name: string, verb: VersionVerb, options: ControlOptions): Promise<unknown>;
+}
+
+export interface ControlOptions {
+  /** Which build: for pin, deny and allow; absent = the current one. */
+  readonly sha256?: string;
+  /** For people: kept with the decision. */
+  readonly reason?: string;
+}
+
+/** Adds the routes to an app. A version's name may be in several services: `?service=` chooses. */
+export function addVersionsApi(app: Hono, operators: () => readonly VersionsOperator[]): void {
+  const withService = () =>
+    operators().flatMap((operator) =>
+      operator.list().map((version) => ({ service: operator.service, ...version }))
+    );
+  const find = (name: string, service: string | undefined): VersionsOperator => {
+    const owners = operators().filter((operator) =>
+      (service === undefined || operator.service === service) &&
+      operator.list().some((version) => version.name === name)
+    );
+    const [owner] = owners;
+    if (owner === undefined) {
+      throw new BatonError("unknown_version", `there is no version ${JSON.stringify(name)}`);
+    }
+    if (owners.length > 1) {
+      throw new BatonError("conflict", `several services have a version ${JSON.stringify(name)}`, {
+        detail: { services: owners.map((one) => one.service), hint: "add ?service=" },
+      });
+    }
+    return owner;
+  };
+
+  app.get("/api/v1/versions", (context) => context.json({ versions: withService() }));
+  app.get("/api/v1/versions/:name", (context) => {
+    const name = context.req.param("name");
+    const owner = find(name, context.req.query("service"));
+    const found = owner.list().find((version) => version.name === name);
+    return context.json({ service: owner.service, ...found });
+  });
+  for (const verb of VERSION_VERBS) {
+    app.post(`/api/v1/versions/:name/${verb}`, async (context) => {
+      const name = context.req.param("name");
+      const owner = find(name, context.req.query("service"));
+      const options = await controlOptions(context.req.raw);
+      const result = await owner.control(name, verb, options);
+      return context.json({ service: owner.service, name, done: verb, ...(result as object) });
+    });
+  }
+}
+
+/** The optional JSON body of a control call; anything unexpected in it is refused. */
+async function controlOptions(request: Request): Promise<ControlOptions> {
+  const text = await request.text();
+  if (text.length > 4096) throw new BatonError("body_too_large", "at most 4096 bytes");
+  if (text.trim() === "") return {};
+  let body: unknown;
+  try {
+    body = JSON.parse(text);
+  } catch {
+    throw new BatonError("bad_request", "the body is not JSON");
+  }
+  if (typeof body !== "object" || body === null || Array.isArray(body)) {
+    throw new BatonError("bad_request", "the body must be a JSON object");
+  }
+  const { sha256, reason, ...unknown } = body as Record<string, unknown>;
+  const [extra] = Object.keys(unknown);
+  if (extra !== undefined) {
+    throw new BatonError("bad_request", `unknown field ${JSON.stringify(extra)}`, {
+      detail: { allowed: ["sha256", "reason"] },
+    });
+  }
+  if (sha256 !== undefined && !(typeof sha256 === "string" && /^[0-9a-f]{64}$/i.test(sha256))) {
+    throw new BatonError("bad_request", "sha256 must be 64 hexadecimal digits");
+  }
+  if (reason !== undefined && typeof reason !== "string") {
+    throw new BatonError("bad_request", "reason must be text");
+  }
+  return {
+    ...(sha256 === undefined ? {} : { sha256: sha256.toLowerCase() }),
+    ...(reason === undefined ? {} : { reason }),
+  };
+}
