@@ -3,15 +3,17 @@
 import process from "node:process";
 import { createClock } from "./clock.ts";
 import { createDns } from "./dns.ts";
+import { fetchOnce } from "./fetch.ts";
 import { createFiles } from "./files.ts";
 import { latin1 } from "./latin1.ts";
 import { createMessageParser } from "./llhttp.ts";
 import { print } from "./print.ts";
 import { createRandom } from "./random.ts";
 import type { Runtime } from "./runtime.ts";
+import { serveApp } from "./serve.ts";
 
-/** Everything but what names the runtime, sockets, children and HTTP. */
-export function createBase(): Omit<Runtime, "name" | "version" | "net" | "processes" | "http"> {
+/** Everything but the runtime's name, its sockets and its children. */
+export function createBase(): Omit<Runtime, "name" | "version" | "net" | "processes"> {
   return {
     pid: process.pid,
     args: process.argv.slice(2),
@@ -26,6 +28,7 @@ export function createBase(): Omit<Runtime, "name" | "version" | "net" | "proces
     random: createRandom(),
     files: createFiles(),
     dns: createDns(),
+    http: { serve: serveApp, fetch: fetchOnce },
     wire: { latin1, messageParser: createMessageParser },
     print,
     onSignal(signal, listener) {

@@ -1,7 +1,5 @@
 import { createBase } from "./base.ts";
 import { launchOnDeno } from "./deno_launch.ts";
-import { serveOnDeno } from "./deno_serve.ts";
-import { fetchOnce } from "./fetch.ts";
 import { createNet } from "./net.ts";
 import { createProcesses } from "./processes.ts";
 import type { Runtime } from "./runtime.ts";
@@ -14,6 +12,5 @@ export function createRuntime(): Runtime {
     ...createBase(),
     net: createNet(),
     processes: createProcesses(launchOnDeno),
-    http: { serve: serveOnDeno, fetch: fetchOnce },
   };
 }

@@ -1,9 +1,7 @@
 import process from "node:process";
 import { createBase } from "./base.ts";
-import { fetchOnce } from "./fetch.ts";
 import { createNet } from "./net.ts";
 import { launchOnNode } from "./node_launch.ts";
-import { serveOnNode } from "./node_serve.ts";
 import { createProcesses } from "./processes.ts";
 import type { Runtime } from "./runtime.ts";
 
@@ -15,6 +13,5 @@ export function createRuntime(): Runtime {
     ...createBase(),
     net: createNet(),
     processes: createProcesses(launchOnNode),
-    http: { serve: serveOnNode, fetch: fetchOnce },
   };
 }
