@@ -1,5 +1,6 @@
 import { createHash } from "node:crypto";
 import { open } from "node:fs/promises";
+import type { Sha256 } from "./runtime.ts";
 
 /** Small enough that hashing one piece takes well under a millisecond of the event loop. */
 const PIECE_BYTES = 256 * 1024;
@@ -18,4 +19,15 @@ export async function sha256OfFile(path: string): Promise<string> {
   } finally {
     await file.close();
   }
+}
+
+/** See `Files.hasher`. */
+export function createHasher(): Sha256 {
+  const hash = createHash("sha256");
+  return {
+    update(bytes) {
+      hash.update(bytes);
+    },
+    hex: () => hash.digest("hex"),
+  };
 }

@@ -4,7 +4,7 @@ import { constants } from "node:fs";
 import * as fs from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { errorCode } from "./error_code.ts";
-import { sha256OfFile } from "./file_hash.ts";
+import { createHasher, sha256OfFile } from "./file_hash.ts";
 import { watchPath } from "./file_watch.ts";
 import { type FileInfo, FileMissing, type Files, type FileWriter } from "./runtime.ts";
 
@@ -19,6 +19,7 @@ export function createFiles(): Files {
     writeAtomic,
     openWrite: (path, options) => orMissing(path, () => openWriter(path, options)),
     sha256: (path) => orMissing(path, () => sha256OfFile(path)),
+    hasher: createHasher,
     info,
     list: (folder) => orMissing(folder, () => fs.readdir(folder)),
     async makeFolder(path, mode) {
