@@ -80,7 +80,7 @@ export async function shutDownHost(options: HostShutdownOptions): Promise<Shutdo
   const closed = guarded(log, "close", "listeners", () => listeners.close());
   const ended = await wait(Promise.all([stopped, closed]), deadline);
   const cut = lifecycle.inflight;
-  const forced = ended !== "done";
+  const forced = ended !== "done" || cut > 0;
   if (forced) {
     lifecycle.force();
     const killed = each("kill", (part) => part.kill());
