@@ -13,7 +13,7 @@ export interface Launched {
 }
 
 /**
- * Starts `options.command` (an absolute or relative path, already resolved) as the leader of a new
+ * Starts `options.command` (an absolute path) as the leader of a new
  * process group with nothing inherited but `options.env`. Rejects with the system's error.
  */
 export type Launch = (
