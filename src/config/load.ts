@@ -43,6 +43,9 @@ export function parseConfig(
   file: unknown,
   environment: Readonly<Record<string, string>> = {},
 ): Config {
+  if (typeof file !== "object" || file === null || Array.isArray(file)) {
+    throw new ConfigError([{ key: "the configuration", allowed: "must be a JSON object" }]);
+  }
   const { values, problems: environmentProblems } = readEnvironment(environment, file);
   const problems: Problem[] = [...environmentProblems];
   const sources = new Map<string, string>();
