@@ -6,6 +6,8 @@
  * build itself and holds until the artifact changes or an operator allows it.
  */
 
+import { CalledOff } from "./wait.ts";
+
 export type FailureClass =
   | "download"
   | "hash"
@@ -29,12 +31,13 @@ export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** Throws the signal's reason if it is aborted. */
+/** Throws if the signal is set: see `abortReason`. */
 export function throwIfAborted(signal: AbortSignal | undefined): void {
   if (signal?.aborted === true) throw abortReason(signal);
 }
 
-/** Why a signal was aborted, always as an Error. */
+/** Why a signal was set: its reason if that is a failure of the build, else CalledOff. */
 export function abortReason(signal: AbortSignal): Error {
-  return signal.reason instanceof Error ? signal.reason : new Error("cancelled");
+  const reason: unknown = signal.reason;
+  return reason instanceof RolloutFailure ? reason : new CalledOff(messageOf(reason));
 }

@@ -12,8 +12,6 @@ import { assertSecure, fileUrlPath } from "./address.ts";
 import type { Catalog, DesiredVersion } from "./catalog.ts";
 import { parseCatalog } from "./catalog.ts";
 import { CatalogStore } from "./catalog_store.ts";
-import { messageOf } from "./failure.ts";
-import { parentOf } from "./state.ts";
 
 export type { DesiredVersion } from "./catalog.ts";
 
@@ -212,24 +210,16 @@ class Follower implements Oracle {
     });
   }
 
-  /** Watches the folder, since a well-behaved publisher replaces the file instead of changing it. */
   #watch(): void {
     if (this.#filePath === undefined || this.#stopped) return;
     const { files, clock } = this.#options.runtime;
-    try {
-      this.#unwatch = files.watch(parentOf(this.#filePath) ?? ".", () => {
-        this.#cancelDebounce?.();
-        this.#cancelDebounce = clock.after(DEBOUNCE_MS, () => {
-          if (this.#polling !== undefined) this.#again = true;
-          void this.pollNow();
-        });
+    this.#unwatch = files.watch(this.#filePath, () => {
+      this.#cancelDebounce?.();
+      this.#cancelDebounce = clock.after(DEBOUNCE_MS, () => {
+        if (this.#polling !== undefined) this.#again = true;
+        void this.pollNow();
       });
-    } catch (error) {
-      this.#options.log.warn("oracle_not_watched", {
-        path: this.#filePath,
-        error: messageOf(error),
-      });
-    }
+    });
   }
 
   async #readFile(path: string, signal: AbortSignal): Promise<string> {
