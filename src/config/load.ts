@@ -5,6 +5,7 @@
 import * as v from "valibot";
 import { FileMissing, type Runtime } from "../runtime/runtime.ts";
 import { readEnvironment, withValue } from "./environment.ts";
+import { jsonErrorOffset, lineAndColumn } from "./json_error.ts";
 import { ConfigError, type Problem, problemsOf } from "./problems.ts";
 import { brokenRules } from "./rules.ts";
 import { type Config, configSchema } from "./schema.ts";
@@ -49,7 +50,7 @@ export function parseConfig(
   const { values, problems: environmentProblems } = readEnvironment(environment, file);
   const problems: Problem[] = [...environmentProblems];
   const sources = new Map<string, string>();
-  let written = file;
+  let written: unknown = file;
   for (const { path, name, value } of values) {
     written = withValue(written, path, value);
     sources.set(JSON.stringify(path), name);
@@ -78,21 +79,13 @@ async function readFile(
     const why = error instanceof FileMissing ? "there is no such file" : "cannot be read";
     throw new ConfigError([{ key: path, allowed: why }]);
   }
+  const json = text.replace(/^\uFEFF/, "");
   try {
-    return { path, value: JSON.parse(text.replace(/^\uFEFF/, "")) as unknown };
-  } catch (error) {
-    throw new ConfigError([{ key: path, allowed: `is not JSON: ${whereJsonFails(text, error)}` }]);
+    return { path, value: JSON.parse(json) as unknown };
+  } catch {
+    const where = lineAndColumn(json, jsonErrorOffset(json) ?? 0);
+    throw new ConfigError([{ key: path, allowed: `is not JSON: see ${where}` }]);
   }
-}
-
-/** The engine's message names an offset; people count lines. */
-function whereJsonFails(text: string, error: unknown): string {
-  const message = error instanceof Error ? error.message : String(error);
-  const offset = /at position (\d+)/.exec(message)?.[1];
-  // The engines quote what they found, which may be a secret in the wrong place.
-  if (offset === undefined) return "it ends too early or is empty";
-  const before = text.slice(0, Number(offset)).split("\n");
-  return `see line ${before.length}, column ${(before.at(-1)?.length ?? 0) + 1}`;
 }
 
 /** A secret that cannot be read stops the start, not the first request that needs it. */

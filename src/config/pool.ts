@@ -45,13 +45,16 @@ export const poolSchema = v.strictObject({
           versions: text("The name of a `versions` service: each running generation is a worker."),
         }),
         v.strictObject({
-          kubernetes: v.strictObject({
-            namespace: v.optional(text("Default: the pod's own namespace.")),
-            service: text("The Service whose EndpointSlices list the workers."),
-            port: text("The name of the Service's port on which workers answer requests."),
-            kvEventsPort: v.optional(text("The name of the port with KV events.")),
-            replayPort: v.optional(text("The name of the port that replays events.")),
-          }),
+          kubernetes: v.pipe(
+            v.strictObject({
+              namespace: v.optional(text("Default: the pod's own namespace.")),
+              service: text("The Service whose EndpointSlices list the workers."),
+              port: text("The name of the Service's port on which workers answer requests."),
+              kvEventsPort: v.optional(text("The name of the port with KV events.")),
+              replayPort: v.optional(text("The name of the port that replays events.")),
+            }),
+            v.description("The endpoints of a Kubernetes Service."),
+          ),
         }),
       ],
       'a list of workers, { "versions": "service name" } or { "kubernetes": {...} }',

@@ -64,6 +64,8 @@ const LISTEN_ALLOWED =
 export function listenAddress(description: string) {
   return v.pipe(
     v.string(LISTEN_ALLOWED),
+    // Before the transformation: the JSON Schema is that of what is written.
+    v.description(`${description} Written as ${LISTEN_ALLOWED}.`),
     v.trim(),
     v.rawTransform(({ dataset, addIssue, NEVER }) => {
       const address = parseAddress(dataset.value);
@@ -71,7 +73,6 @@ export function listenAddress(description: string) {
       addIssue({ message: LISTEN_ALLOWED });
       return NEVER;
     }),
-    v.description(description),
   );
 }
 

@@ -1,0 +1,113 @@
+import { test } from "uvu";
+import * as assert from "uvu/assert";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import fc from "fast-check";
+import { jsonErrorOffset } from "../../src/config/json_error.ts";
+import { loadConfig } from "../../src/config/load.ts";
+import { ConfigError } from "../../src/config/problems.ts";
+import { readSecret } from "../../src/config/secret.ts";
+import { runtime } from "../support/runtime.ts";
+
+const folder = await mkdtemp(join(tmpdir(), "baton-config-"));
+test.after(() => rm(folder, { recursive: true }));
+
+const withEnv = (environment: Record<string, string>) => ({
+  files: runtime.files,
+  env: () => environment,
+});
+
+async function file(name: string, text: string): Promise<string> {
+  const path = join(folder, name);
+  await writeFile(path, text);
+  return path;
+}
+
+async function problem(load: Promise<unknown>): Promise<string> {
+  try {
+    await load;
+  } catch (error) {
+    if (error instanceof ConfigError) return error.message;
+    throw error;
+  }
+  return "no problem";
+}
+
+test("the file that --config names wins over BATON_CONFIG", async () => {
+  const one = await file("one.json", '{"stateDir":"./one"}');
+  const two = await file("two.json", '\uFEFF{"stateDir":"./two"}');
+  const environment = withEnv({ BATON_CONFIG: one });
+  const loaded = await loadConfig(environment);
+  assert.is(loaded.config.stateDir, "./one");
+  assert.is(loaded.path, one);
+  assert.is((await loadConfig(environment, { path: two })).config.stateDir, "./two");
+});
+
+test("a named file that is missing stops the start", async () => {
+  const path = join(folder, "absent.json");
+  assert.is(await problem(loadConfig(withEnv({}), { path })), `${path}: there is no such file`);
+});
+
+test("a file that is not JSON is refused with line and column, and nothing of it is printed", async () => {
+  const path = await file("torn.json", '{\n  "replica": { "token": s3cret }\n}');
+  const message = await problem(loadConfig(withEnv({}), { path }));
+  assert.is(message, `${path}: is not JSON: see line 2, column 25`);
+  const short = await file("short.json", '{ "stateDir": ');
+  assert.match(await problem(loadConfig(withEnv({}), { path: short })), "line 1, column 15");
+});
+
+test("the place where a text stops being JSON is found wherever JSON.parse refuses it", () => {
+  const good = '{"a": [1, -2.5e3, true, null, "x\\n\\u00e4"], "b": {}, "c": []} ';
+  fc.assert(
+    fc.property(
+      fc.nat(good.length),
+      fc.constantFrom("", "\u0000", "}", "]", '"', ",", "x"),
+      (at, put) => {
+        const text = good.slice(0, at) + put + good.slice(at + 1);
+        let parses = true;
+        try {
+          JSON.parse(text);
+        } catch {
+          parses = false;
+        }
+        assert.is(jsonErrorOffset(text) === undefined, parses, text);
+      },
+    ),
+    { seed: 7, numRuns: 1000 },
+  );
+});
+
+test("values from the command line win over environment and file", async () => {
+  const path = await file("three.json", '{"stateDir":"./file"}');
+  const loaded = await loadConfig(withEnv({ BATON_STATE_DIR: "./env" }), {
+    path,
+    overrides: { BATON_STATE_DIR: "./flag" },
+  });
+  assert.is(loaded.config.stateDir, "./flag");
+});
+
+test("a secret that cannot be read stops the start, by name and without a value", async () => {
+  const empty = await file("empty.token", " \n");
+  const path = await file("secret.json", JSON.stringify({ admin: { token: { file: empty } } }));
+  assert.is(
+    await problem(loadConfig(withEnv({}), { path })),
+    `admin.token: the secret's file ${empty} is empty`,
+  );
+  const unset = await file("unset.json", '{"admin":{"token":{"env":"ADMIN_TOKEN"}}}');
+  assert.is(
+    await problem(loadConfig(withEnv({}), { path: unset })),
+    "admin.token: the environment variable ADMIN_TOKEN is not set",
+  );
+  const loaded = await loadConfig(withEnv({ ADMIN_TOKEN: "x" }), { path: unset });
+  assert.equal(loaded.config.admin.token, { env: "ADMIN_TOKEN" });
+});
+
+test("a secret's file is read anew each time, without the white space around it", async () => {
+  const path = await file("rotated.token", "first\n");
+  assert.is(await readSecret(withEnv({}), { file: path }), "first");
+  await writeFile(path, "  second  \n");
+  assert.is(await readSecret(withEnv({}), { file: path }), "second");
+});
+
+test.run();
