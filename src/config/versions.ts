@@ -290,6 +290,13 @@ export const versionsSchema = v.strictObject({
   readyIntervalMs: ms(100, "Time between two readiness probes of a starting child.", 1),
   readyProbeTimeoutMs: ms(500, "Time for one of them.", 1),
   readyPasses: count(2, "How many passes in a row make a starting child ready.", 1, 100),
+  readyAttempts: count(
+    3,
+    "How many times in a row a new build may fail to become ready, while an older one serves, before it is quarantined. Each attempt has twice the window of the last.",
+    1,
+    1000,
+  ),
+  parallelStarts: count(8, "How many children may be starting at once.", 1, 1000),
   monitorIntervalMs: ms(1_000, "Time between two probes of a running child.", 10),
   monitorTimeoutMs: ms(2_000, "Time for one of them.", 10),
   monitorStaleMs: ms(
@@ -332,6 +339,12 @@ export const versionsSchema = v.strictObject({
     1,
     1_000_000,
   ),
+  bakeProbeFailures: count(
+    3,
+    "How many failed readiness probes of the new build in a row in that time send traffic back.",
+    1,
+    1000,
+  ),
   holdTimeoutMs: ms(
     10_000,
     "How long a request waits for a version that is known but not serving.",
@@ -369,6 +382,12 @@ export const versionsSchema = v.strictObject({
     "",
   ),
 
+  canaryMs: ms(
+    0,
+    "A canary that has worked for this long is promoted by itself. 0: an operator promotes it.",
+    0,
+  ),
+
   // --------------------------------------------------------------------------- draining, stopping
   drainPath: urlPath("/drain", "Where a child is asked to drain (POST)."),
   drainStatusPath: urlPath("/drain/status", "Where it tells how much is in flight (GET)."),
@@ -380,6 +399,10 @@ export const versionsSchema = v.strictObject({
   drainCushionMs: ms(
     600_000,
     "How long a child without a drain status is left alone before it is stopped, within drainTimeoutMs.",
+  ),
+  drainTunnelMs: ms(
+    300_000,
+    "Upgraded connections (WebSockets) that are still open this long after a drain began are closed.",
   ),
   killGraceMs: ms(600_000, "Time between SIGTERM and SIGKILL."),
   childGraceMs: ms(
@@ -406,6 +429,11 @@ export const versionsSchema = v.strictObject({
     2 ** 40,
   ),
   logFiles: count(5, "How many files of a version's log are kept.", 1, 1000),
+  logBytesPerS: count(
+    16 * 2 ** 20,
+    "The most output of a version that is written in a second, in bytes; what comes faster is dropped and counted.",
+    1_024,
+  ),
   logTailLines: count(1_000, "How many lines are kept in memory for each version.", 0, 1_000_000),
 });
 
