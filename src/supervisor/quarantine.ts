@@ -68,12 +68,16 @@ export class Quarantine {
     return quarantine;
   }
 
-  /** Remembers a failure and says when (if ever) the build may be tried again. */
+  /**
+   * Remembers a failure and says when (if ever) the build may be tried again. `retry` overrules the
+   * class: a build that was merely slow to get ready has more than one attempt.
+   */
   async record(
     name: string,
     sha256: string,
     failureClass: FailureClass,
     message: string,
+    retry: boolean = failureClass === "transient",
   ): Promise<QuarantineEntry> {
     const { clock, random, retryBackoffMs, retryBackoffMaxMs } = this.#options;
     const previous = this.#entries.get(key(name, sha256));
@@ -87,7 +91,7 @@ export class Quarantine {
       failures,
       at,
       // Up to a fifth more at random: hosts that failed together do not come back together.
-      ...(failureClass === "transient" && previous?.class !== "denied"
+      ...(retry && previous?.class !== "denied"
         ? {
           retryAt: at +
             Math.min(retryBackoffMaxMs, retryBackoffMs * 2 ** Math.min(failures - 1, 30)) *

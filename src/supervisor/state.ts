@@ -147,10 +147,20 @@ export type ChildrenState = v.InferOutput<typeof childrenSchema>;
 /** What operators asked for, per version; kept until they take it back. */
 const operatorEntry = v.object({
   paused: v.optional(v.boolean()),
+  /** Requests are held instead of forwarded. */
+  trafficPaused: v.optional(v.boolean()),
   /** Stay on this build whatever the oracle says. */
   pinned: v.optional(v.string()),
-  /** The build to go to next instead of the listed one (rollback), until the list changes. */
+  /** The listed build that was rolled back from: it is not followed until the list changes. */
   rolledBackFrom: v.optional(v.string()),
+  /** The build that was rolled back to. */
+  rolledBackTo: v.optional(v.string()),
+  /** Builds that served well, newest first: where a rollback or a fallback goes. */
+  proven: v.optional(v.array(v.string())),
+  /** The build that was serving last. */
+  serving: v.optional(v.string()),
+  /** The highest generation number used. */
+  generation: v.optional(v.pipe(v.number(), v.integer())),
   /** Who or what asked, and when (ms since 1970), for the status page. */
   since: v.optional(v.number()),
   reason: v.optional(v.string()),
