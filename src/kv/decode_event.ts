@@ -1,0 +1,407 @@
+/**
+ * One engine event from MessagePack: an array with the tag first, or a map with the key `type`.
+ *
+ * Both shapes name the same fields (docs/wire-formats.md lists them). Unknown keys, extra slots and
+ * unknown tags are passed over; a field of the wrong kind makes the event unusable, never its batch.
+ */
+
+import type { EngineEvent, ExtraKey } from "./engine_event.ts";
+import { type MsgpackReader, UnexpectedValue } from "./msgpack_reader.ts";
+
+/** Fields found so far; one object is used for all events of a process. */
+interface Found {
+  tag: string | undefined;
+  hashes: BigUint64Array | undefined;
+  parent: bigint | undefined;
+  tokens: Uint32Array | undefined;
+  isBigram: boolean;
+  blockSize: number | undefined;
+  medium: string | undefined;
+  lora: string | undefined;
+  salt: string | undefined;
+  extraKeys: ExtraKey[][] | undefined;
+  multimodal: bigint[][] | undefined;
+  groupIndex: number | undefined;
+  specKind: string | undefined;
+  locality: string | undefined;
+}
+
+const found: Found = {
+  tag: undefined,
+  hashes: undefined,
+  parent: undefined,
+  tokens: undefined,
+  isBigram: false,
+  blockSize: undefined,
+  medium: undefined,
+  lora: undefined,
+  salt: undefined,
+  extraKeys: undefined,
+  multimodal: undefined,
+  groupIndex: undefined,
+  specKind: undefined,
+  locality: undefined,
+};
+
+function forget(): void {
+  found.tag = undefined;
+  found.hashes = undefined;
+  found.parent = undefined;
+  found.tokens = undefined;
+  found.isBigram = false;
+  found.blockSize = undefined;
+  found.medium = undefined;
+  found.lora = undefined;
+  found.salt = undefined;
+  found.extraKeys = undefined;
+  found.multimodal = undefined;
+  found.groupIndex = undefined;
+  found.specKind = undefined;
+  found.locality = undefined;
+}
+
+/**
+ * Reads the next value as an event; undefined = well made and of no interest (`Ignored`).
+ * Throws `UnexpectedValue` (with the reader anywhere inside the value) or `MsgpackBroken`.
+ */
+export function decodeEvent(reader: MsgpackReader): EngineEvent | undefined {
+  forget();
+  const kind = reader.peek();
+  if (kind === "array") readArray(reader);
+  else if (kind === "map") readMap(reader);
+  else throw new UnexpectedValue(`an event is an array or a map, not ${kind}`);
+  switch (found.tag) {
+    case "BlockStored":
+      return {
+        kind: "engine_stored",
+        hashes: found.hashes ?? missing("block_hashes"),
+        parent: found.parent,
+        tokens: found.tokens ?? missing("token_ids"),
+        isBigram: found.isBigram,
+        blockSize: found.blockSize ?? missing("block_size"),
+        medium: found.medium,
+        lora: found.lora,
+        salt: found.salt,
+        extraKeys: found.extraKeys,
+        multimodal: found.multimodal,
+        groupIndex: found.groupIndex,
+        specKind: found.specKind,
+        locality: found.locality,
+        isArray: kind === "array",
+      };
+    case "BlockRemoved":
+      return {
+        kind: "engine_removed",
+        hashes: found.hashes ?? missing("block_hashes"),
+        medium: found.medium,
+        groupIndex: found.groupIndex,
+        specKind: found.specKind,
+        locality: found.locality,
+      };
+    case "AllBlocksCleared":
+      return { kind: "engine_cleared" };
+    case "Ignored":
+      return undefined;
+    case undefined:
+      throw new UnexpectedValue("an event without a tag");
+    default:
+      throw new UnexpectedValue(`unknown tag ${found.tag.slice(0, 40)}`);
+  }
+}
+
+function missing(field: string): never {
+  throw new UnexpectedValue(`${field} is missing`);
+}
+
+// ------------------------------------------------------------------------------------ the two shapes
+
+function readMap(reader: MsgpackReader): void {
+  const pairs = reader.mapLength();
+  for (let i = 0; i < pairs; i++) {
+    if (reader.peek() !== "string") {
+      reader.skip();
+      reader.skip();
+      continue;
+    }
+    const key = reader.string();
+    if (reader.takeNil()) continue;
+    switch (key) {
+      case "type":
+        found.tag = reader.string();
+        break;
+      case "block_hashes":
+        found.hashes = readHashes(reader);
+        break;
+      case "parent_block_hash":
+        found.parent = readParent(reader);
+        break;
+      case "token_ids":
+        readTokens(reader);
+        break;
+      case "block_size":
+        found.blockSize = readCount(reader, "block_size");
+        break;
+      case "medium":
+        found.medium = reader.string();
+        break;
+      case "lora_name":
+        found.lora = reader.string();
+        break;
+      case "cache_salt":
+        found.salt = reader.string();
+        break;
+      case "extra_keys":
+        found.extraKeys = readExtraKeys(reader);
+        break;
+      case "block_mm_infos":
+      case "mm_keys":
+        found.multimodal = readMultimodal(reader);
+        break;
+      case "group_idx":
+        found.groupIndex = readCount(reader, "group_idx");
+        break;
+      case "kv_cache_spec_kind":
+        found.specKind = reader.string();
+        break;
+      case "locality":
+        found.locality = reader.string();
+        break;
+      default:
+        // lora_id, ts, session_id, sliding window, source_kind, ownership and whatever comes next.
+        reader.skip();
+    }
+  }
+}
+
+function readArray(reader: MsgpackReader): void {
+  const slots = reader.arrayLength();
+  if (slots === 0) throw new UnexpectedValue("an event without a tag");
+  found.tag = reader.string();
+  let next = 1;
+  const take = (): boolean => next < slots && (next += 1, !reader.takeNil());
+  if (found.tag === "BlockStored") {
+    if (take()) found.hashes = readHashes(reader);
+    if (take()) found.parent = readParent(reader);
+    if (take()) readTokens(reader);
+    if (take()) found.blockSize = readCount(reader, "block_size");
+    if (take()) reader.skip(); // the old lora_id
+    if (take()) found.medium = reader.string();
+    if (take()) readLoraSlot(reader);
+    if (take()) found.extraKeys = readExtraKeys(reader);
+    readTail(reader, slots - next);
+  } else if (found.tag === "BlockRemoved") {
+    if (take()) found.hashes = readHashes(reader);
+    if (take()) found.medium = reader.string();
+    readTail(reader, slots - next);
+  } else {
+    while (next < slots) {
+      next += 1;
+      reader.skip();
+    }
+  }
+}
+
+/** Slot 7 of an array store: the adapter's name, or (SGLang) a map with what salts the block. */
+function readLoraSlot(reader: MsgpackReader): void {
+  if (reader.peek() !== "map") {
+    found.lora = reader.string();
+    return;
+  }
+  const pairs = reader.mapLength();
+  for (let i = 0; i < pairs; i++) {
+    const key = reader.peek() === "string" ? reader.string() : (reader.skip(), "");
+    if (reader.takeNil()) continue;
+    if (key === "cache_salt") found.salt = reader.string();
+    else if (key === "lora_name") found.lora = reader.string();
+    else reader.skip();
+  }
+}
+
+/**
+ * The slots after those that never moved. Current engines send group index, spec kind, window,
+ * locality, source kind in this order; older ones any of multimodal list, group index, kind, window,
+ * told apart by their kinds. The first number is the group in both; the text that names a place is
+ * recognised in both only where the current order has it.
+ */
+function readTail(reader: MsgpackReader, slots: number): void {
+  let isCurrent = true;
+  for (let i = 0; i < slots; i++) {
+    if (reader.takeNil()) continue;
+    switch (reader.peek()) {
+      case "array":
+        found.multimodal = readMultimodal(reader);
+        isCurrent = false;
+        break;
+      case "int":
+        if (found.groupIndex === undefined && (i === 0 || !isCurrent || i === 1)) {
+          found.groupIndex = readCount(reader, "group_idx");
+        } else reader.skip();
+        break;
+      case "string":
+        if (isCurrent && i === 3) found.locality = reader.string();
+        else if (isCurrent && i > 3) reader.skip();
+        else if (found.specKind === undefined) found.specKind = reader.string();
+        else reader.skip();
+        break;
+      default:
+        reader.skip();
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------ the fields
+
+function readHashes(reader: MsgpackReader): BigUint64Array {
+  const count = reader.arrayLength();
+  const hashes = new BigUint64Array(count);
+  const words = new Uint32Array(hashes.buffer);
+  for (let i = 0; i < count; i++) reader.hash(words, i);
+  return hashes;
+}
+
+const parentHash = new BigUint64Array(1);
+const parentWords = new Uint32Array(parentHash.buffer);
+
+function readParent(reader: MsgpackReader): bigint | undefined {
+  reader.hash(parentWords, 0);
+  return parentHash[0];
+}
+
+/** A run of token ids, or of pairs (t0,t1),(t1,t2).. that stand for the run t0,t1,t2.. */
+function readTokens(reader: MsgpackReader): void {
+  const count = reader.arrayLength();
+  if (count > 0 && reader.peek() === "array") {
+    const tokens = new Uint32Array(count + 1);
+    for (let i = 0; i < count; i++) {
+      if (reader.arrayLength() !== 2) throw new UnexpectedValue("token pairs have two ids");
+      reader.uint32s(2, tokens, i);
+    }
+    found.tokens = tokens;
+    found.isBigram = true;
+    return;
+  }
+  const tokens = new Uint32Array(count);
+  reader.uint32s(count, tokens, 0);
+  found.tokens = tokens;
+}
+
+function readCount(reader: MsgpackReader, field: string): number {
+  const value = reader.number();
+  if (!Number.isInteger(value) || value < 0 || value > 0xffffffff) {
+    throw new UnexpectedValue(`${field} is not a small whole number`);
+  }
+  return value;
+}
+
+/** undefined when no block has any item, which is the common case. */
+function readExtraKeys(reader: MsgpackReader): ExtraKey[][] | undefined {
+  const blocks = reader.arrayLength();
+  let keys: ExtraKey[][] | undefined;
+  for (let block = 0; block < blocks; block++) {
+    if (reader.takeNil()) continue;
+    const items: ExtraKey[] = [];
+    if (reader.peek() === "array") {
+      const count = reader.arrayLength();
+      for (let i = 0; i < count; i++) readExtraKey(reader, items);
+    } else readExtraKey(reader, items);
+    if (items.length === 0) continue;
+    keys ??= Array.from({ length: blocks }, () => []);
+    keys[block] = items;
+  }
+  return keys;
+}
+
+function readExtraKey(reader: MsgpackReader, items: ExtraKey[]): void {
+  if (reader.takeNil()) return;
+  if (reader.peek() !== "array") {
+    items.push(readScalar(reader));
+    return;
+  }
+  const count = reader.arrayLength();
+  if (count === 0) return;
+  const id = readScalar(reader);
+  let offset = 0;
+  for (let i = 1; i < count; i++) {
+    if (i === 1 && reader.peek() === "int") offset = reader.number();
+    else reader.skip();
+  }
+  items.push({ id, offset });
+}
+
+/** Any item that is not a list; what is neither text, integer nor bytes is kept as its text. */
+function readScalar(reader: MsgpackReader): string | bigint | Uint8Array {
+  switch (reader.peek()) {
+    case "string":
+      return reader.string();
+    case "int":
+      return BigInt.asUintN(64, reader.bigint());
+    case "bytes":
+      return reader.binary().slice();
+    case "float":
+      return `float:${reader.number()}`;
+    case "bool":
+      return `bool:${reader.bool()}`;
+    default:
+      throw new UnexpectedValue("an extra key of an unknown kind");
+  }
+}
+
+/**
+ * Multimodal hashes by block. Each block is nil, a map with `mm_objects`, or a list of items; an
+ * item is an integer, a hex digest (its first 16 digits count), or a map with `mm_hash` or `hash`.
+ */
+function readMultimodal(reader: MsgpackReader): bigint[][] | undefined {
+  const blocks = reader.arrayLength();
+  let all: bigint[][] | undefined;
+  for (let block = 0; block < blocks; block++) {
+    if (reader.takeNil()) continue;
+    const hashes: bigint[] = [];
+    readMultimodalItem(reader, hashes, 0);
+    if (hashes.length === 0) continue;
+    all ??= Array.from({ length: blocks }, () => []);
+    all[block] = hashes;
+  }
+  return all;
+}
+
+const MAX_DEPTH = 4;
+
+function readMultimodalItem(reader: MsgpackReader, hashes: bigint[], depth: number): void {
+  if (depth > MAX_DEPTH) throw new UnexpectedValue("multimodal items nested too deep");
+  switch (reader.peek()) {
+    case "int":
+      hashes.push(BigInt.asUintN(64, reader.bigint()));
+      return;
+    case "string": {
+      const hex = /^[0-9a-fA-F]{16}/.exec(reader.string());
+      if (hex !== null) hashes.push(BigInt(`0x${hex[0]}`));
+      return;
+    }
+    case "bytes": {
+      const digest = reader.binary();
+      let value = 0n;
+      for (const byte of digest.subarray(0, 8)) value = (value << 8n) | BigInt(byte);
+      if (digest.length > 0) hashes.push(value);
+      return;
+    }
+    case "array": {
+      const count = reader.arrayLength();
+      for (let i = 0; i < count; i++) {
+        if (!reader.takeNil()) readMultimodalItem(reader, hashes, depth + 1);
+      }
+      return;
+    }
+    case "map": {
+      const pairs = reader.mapLength();
+      for (let i = 0; i < pairs; i++) {
+        const key = reader.peek() === "string" ? reader.string() : (reader.skip(), "");
+        const isHash = key === "mm_objects" || key === "mm_hash" || key === "hash";
+        if (isHash && !reader.takeNil()) readMultimodalItem(reader, hashes, depth + 1);
+        else if (!isHash) reader.skip();
+      }
+      return;
+    }
+    default:
+      reader.skip();
+  }
+}

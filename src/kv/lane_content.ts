@@ -1,0 +1,253 @@
+/**
+ * What a lane holds: its part of the index, and the reader of its events, moved forward together.
+ *
+ * Batches come in already in order and are applied a few hundred blocks at a time, whenever the
+ * shared `Slices` say so; `cursor` is the last batch that is in completely.
+ */
+
+import type { KvEvent, LaneBlocks } from "./blocks.ts";
+import { BatchQueue } from "./batch_queue.ts";
+import { EventReader, type EventReaderSettings, type EventReaderState } from "./event_reader.ts";
+import type { KvMeters } from "./kv_meters.ts";
+import type { LaneBatch, LaneEvent } from "./lane_types.ts";
+import type { Slices, Work } from "./slices.ts";
+
+/** The part of `PrefixIndex` that a lane writes to. */
+export interface LaneIndex {
+  openLane(worker: string, dpRank: number): number;
+  closeLane(lane: number): void;
+  apply(lane: number, event: KvEvent): {
+    readonly applied: number;
+    readonly unknownParent: number | boolean;
+    readonly unknownBlocks: number;
+  };
+  snapshot(lane: number): LaneBlocks;
+  load(lane: number, blocks: LaneBlocks): void;
+  count(lane: number): number;
+}
+
+export interface LaneContentOptions {
+  readonly worker: string;
+  readonly dpRank: number;
+  readonly index: LaneIndex;
+  readonly settings: EventReaderSettings;
+  readonly slices: Slices;
+  readonly meters: KvMeters;
+  /** The publisher hashes what it hashed before differently: everything before is void. */
+  readonly publisherChanged: () => void;
+  /** All blocks of the rank went away by the publisher's own word. */
+  readonly cleared: () => void;
+  readonly log: (event: string, fields: Record<string, unknown>) => void;
+}
+
+/** Blocks that one step applies at most. */
+const STEP_BLOCKS = 512;
+/** Bad events that are logged; all are counted. */
+const MAX_LOGGED = 3;
+
+export class LaneContent implements Work {
+  readonly #options: LaneContentOptions;
+  readonly #index: LaneIndex;
+  readonly #reader: EventReader;
+  readonly #ready: BatchQueue;
+  readonly handle: number;
+  #cursor: bigint | undefined;
+  /** Events of the first ready batch that are applied already. */
+  #eventAt = 0;
+  /** What is left of an event that is larger than a step. */
+  #rest: KvEvent | undefined;
+  #logged = 0;
+
+  constructor(options: LaneContentOptions) {
+    this.#options = options;
+    this.#index = options.index;
+    this.#reader = new EventReader(options.settings);
+    this.#ready = new BatchQueue(options.meters);
+    this.handle = options.index.openLane(options.worker, options.dpRank);
+  }
+
+  /** Number of the last batch that is applied completely. */
+  get cursor(): bigint | undefined {
+    return this.#cursor;
+  }
+
+  /** Blocks held. */
+  get count(): number {
+    return this.#index.count(this.handle);
+  }
+
+  /** Bytes that are in order and wait to be applied. */
+  get waitingBytes(): number {
+    return this.#ready.bytes;
+  }
+
+  /** Takes the next batch in order. */
+  push(batch: LaneBatch): void {
+    this.#ready.push(batch);
+    this.#options.slices.submit(this, "urgent");
+  }
+
+  step(): boolean {
+    const batch = this.#ready.first;
+    if (batch === undefined) return false;
+    let budget = STEP_BLOCKS;
+    while (budget > 0) {
+      if (this.#rest !== undefined) {
+        const [now, later] = split(this.#rest, budget);
+        this.#rest = later;
+        budget -= this.#apply(now);
+        continue;
+      }
+      const event = batch.events[this.#eventAt];
+      if (event === undefined) break;
+      this.#eventAt += 1;
+      this.#rest = this.#read(event);
+      budget -= 1;
+    }
+    if (this.#rest !== undefined || this.#eventAt < batch.events.length) return true;
+    // Reading an event may have thrown the queue away (a new publisher): then this is another one.
+    if (this.#ready.first === batch) {
+      this.#ready.shift();
+      this.#eventAt = 0;
+      this.#cursor = batch.seq;
+    }
+    return this.#ready.length > 0;
+  }
+
+  /** Completes the batch that is half applied, so that what the cursor says is true. */
+  settle(): void {
+    const batch = this.#ready.first;
+    while ((this.#eventAt > 0 || this.#rest !== undefined) && this.#ready.first === batch) {
+      this.step();
+    }
+  }
+
+  /** An exact copy; the reader's state belongs to the same moment. */
+  copy(): { blocks: LaneBlocks; state: EventReaderState } {
+    this.settle();
+    return { blocks: this.#index.snapshot(this.handle), state: this.#reader.state() };
+  }
+
+  /** Replaces everything. Throws when the state or the blocks are not well made. */
+  load(cursor: bigint | undefined, blocks: LaneBlocks, state: EventReaderState): void {
+    this.clear(cursor);
+    this.#reader.restore(state);
+    this.#index.load(this.handle, blocks);
+  }
+
+  /** Forgets blocks, waiting batches and what the reader learned. */
+  clear(cursor: bigint | undefined): void {
+    this.#dropWaiting();
+    this.#reader.reset();
+    this.#index.apply(this.handle, { kind: "cleared" });
+    this.#cursor = cursor;
+  }
+
+  /** As `clear`, but keeps what the reader knows of cache groups: the publisher is the same. */
+  forgetBlocks(cursor: bigint | undefined): void {
+    this.#dropWaiting();
+    this.#reader.cleared();
+    this.#index.apply(this.handle, { kind: "cleared" });
+    this.#cursor = cursor;
+  }
+
+  close(): void {
+    this.#options.slices.withdraw(this);
+    this.#dropWaiting();
+    this.#index.closeLane(this.handle);
+  }
+
+  #dropWaiting(): void {
+    this.#ready.clear();
+    this.#eventAt = 0;
+    this.#rest = undefined;
+  }
+
+  /** What an event asks of the index; undefined = nothing. */
+  #read(event: LaneEvent): KvEvent | undefined {
+    const { meters } = this.#options;
+    if (event.kind === "engine_stored") {
+      if (this.#reader.contradicts(event)) {
+        this.#index.apply(this.handle, { kind: "cleared" });
+        this.#reader.reset();
+        this.#options.publisherChanged();
+      }
+      return this.#taken("stored", this.#reader.stored(event));
+    }
+    if (event.kind === "engine_removed") {
+      return this.#taken("removed", this.#reader.removed(event));
+    }
+    if (event.kind === "engine_cleared" || event.kind === "cleared") {
+      this.#reader.cleared();
+      meters.event("cleared", "ok");
+      this.#options.cleared();
+      return { kind: "cleared" };
+    }
+    if (event.kind === "stored" && event.blockSize !== this.#options.settings.blockSize) {
+      return this.#taken("stored", "block_size_mismatch");
+    }
+    return event;
+  }
+
+  #taken(type: string, read: KvEvent | string): KvEvent | undefined {
+    if (typeof read !== "string") return read;
+    this.#options.meters.event(type, read);
+    if (this.#logged < MAX_LOGGED) {
+      this.#logged += 1;
+      this.#options.log("kv_event_ignored", { type, reason: read });
+    }
+    return undefined;
+  }
+
+  /** Returns the number of blocks that were handled. */
+  #apply(event: KvEvent): number {
+    const result = this.#index.apply(this.handle, event);
+    const { meters } = this.#options;
+    switch (event.kind) {
+      case "stored":
+      case "stored_hashed":
+        meters.event("stored", Number(result.unknownParent) > 0 ? "parent_not_found" : "ok");
+        return event.hashes.length;
+      case "removed":
+        meters.event("removed", result.unknownBlocks > 0 ? "block_not_found" : "ok");
+        return event.hashes.length;
+      case "cleared":
+        return 1;
+    }
+  }
+}
+
+/** Cuts an event into one of at most `blocks` blocks and the rest, which goes on where it ends. */
+function split(event: KvEvent, blocks: number): [now: KvEvent, later: KvEvent | undefined] {
+  if (event.kind === "cleared" || event.hashes.length <= blocks) return [event, undefined];
+  const now = event.hashes.subarray(0, blocks);
+  const later = event.hashes.subarray(blocks);
+  if (event.kind === "removed") {
+    return [{ ...event, hashes: now }, { ...event, hashes: later }];
+  }
+  const parent = now[blocks - 1];
+  if (event.kind === "stored_hashed") {
+    return [
+      { ...event, hashes: now, locals: event.locals.subarray(0, blocks) },
+      { ...event, parent, hashes: later, locals: event.locals.subarray(blocks) },
+    ];
+  }
+  const at = blocks * event.blockSize;
+  const overlap = event.eagle === true ? 1 : 0;
+  const { multimodal } = event;
+  return [
+    {
+      ...event,
+      hashes: now,
+      tokens: event.tokens.subarray(0, at + overlap),
+      ...(multimodal === undefined ? {} : { multimodal: multimodal.slice(0, blocks) }),
+    },
+    {
+      ...event,
+      parent,
+      hashes: later,
+      tokens: event.tokens.subarray(at),
+      ...(multimodal === undefined ? {} : { multimodal: multimodal.slice(blocks) }),
+    },
+  ];
+}

@@ -1,0 +1,106 @@
+/** What passes in and out of a lane. */
+
+import type { KvEvent, LaneBlocks } from "./blocks.ts";
+import type { EngineEvent } from "./engine_event.ts";
+import type { LaneKey } from "./lane_key.ts";
+
+/**
+ * - `pending`: no source yet, nothing received.
+ * - `subscribing`: a source is being connected; nothing proves yet that its events reach us.
+ * - `buffering`: events arrive and are kept back for a snapshot.
+ * - `loading`: a snapshot is being put in.
+ * - `replaying`: missing batches are being fetched from the worker.
+ * - `live`: what the index holds is what the publisher said, up to the cursor.
+ * - `degraded`: as live, but what happened before some moment was lost; nothing held is false.
+ */
+export type LaneState =
+  | "pending"
+  | "subscribing"
+  | "buffering"
+  | "loading"
+  | "replaying"
+  | "live"
+  | "degraded";
+
+/** An event ready for the index, or one that the lane still has to make sense of. */
+export type LaneEvent = KvEvent | EngineEvent;
+
+export interface LaneBatch {
+  /** The publisher's number of this batch. */
+  readonly seq: bigint;
+  readonly events: readonly LaneEvent[];
+  /** Which incarnation of the publisher counts `seq`, where the transport says it. */
+  readonly epoch?: string;
+  /** `payloadDigest` of the bytes that the batch came in. */
+  readonly digest?: number;
+  /** Bytes that the batch occupies while it waits. */
+  readonly bytes?: number;
+}
+
+/** One lane at one moment: what its cursor says is what its blocks are. */
+export interface LaneCut {
+  readonly key: LaneKey;
+  /** Which incarnation of the publisher `cursor` counts for; "" when unknown. */
+  readonly epoch: string;
+  /** Number of the last batch in `blocks`; undefined when there was none, or it is not known. */
+  readonly cursor: bigint | undefined;
+  /** What the event reader has learned, as plain JSON. */
+  readonly decoderState: unknown;
+  readonly blocks: LaneBlocks;
+}
+
+export interface HoldLimits {
+  readonly maxBatches: number;
+  readonly maxBytes: number;
+}
+
+/** How a replay ended. Only after `complete` is it known that the worker has nothing newer. */
+export interface ReplayEnd {
+  readonly kind: "complete" | "stopped" | "timeout" | "failed";
+  readonly message?: string;
+}
+
+/** Where a lane's batches come from, as far as the lane needs to know. */
+export interface LaneSource {
+  /**
+   * Asks the worker for every batch that it still has from number `from` on. `deliver` is called in
+   * the order of arrival, and returns false when no more is wanted. Never rejects.
+   */
+  readonly replay?:
+    | ((
+      from: bigint,
+      deliver: (batch: LaneBatch) => boolean,
+      stop: AbortSignal,
+    ) => Promise<ReplayEnd>)
+    | undefined;
+}
+
+/** Why missing batches could not be had. */
+export type GapReason =
+  | "no_replay_endpoint"
+  | "empty"
+  | "started_after_requested"
+  | "non_contiguous"
+  | "ended_before_target"
+  | "timeout"
+  | "failed"
+  | "superseded"
+  | "closed";
+
+/** Batches `from` (inclusive) to `to` (exclusive, when known) are missing and cannot be had. */
+export class LaneGap extends Error {
+  override readonly name = "LaneGap";
+  readonly reason: GapReason;
+  readonly from: bigint;
+  readonly to: bigint | undefined;
+
+  constructor(reason: GapReason, from: bigint, to: bigint | undefined, message?: string) {
+    const range = to === undefined ? `from ${from} on` : `${from} to ${to - 1n}`;
+    super(
+      `batches ${range} cannot be had: ${reason}${message === undefined ? "" : ` (${message})`}`,
+    );
+    this.reason = reason;
+    this.from = from;
+    this.to = to;
+  }
+}
