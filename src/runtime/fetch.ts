@@ -18,7 +18,9 @@ const MAX_HEAD_BYTES = 128 * 1024;
 
 /** See `Http.fetch` and `FetchInit`. */
 export async function fetchOnce(url: string | URL, init: FetchInit = {}): Promise<Response> {
-  let request = new Request(url, { ...init, redirect: "manual" });
+  // The standard asks for `duplex` with a stream as body and knows one value for it.
+  const standard: RequestInit & { duplex: "half" } = { duplex: "half", ...init };
+  let request = new Request(url, { ...standard, redirect: "manual" });
   let response = await send(request, init);
   for (let hops = 0; init.redirect === "follow" || init.redirect === "error"; hops++) {
     const next = redirection(request, response);
@@ -139,8 +141,14 @@ class Exchange implements Dispatcher.DispatchHandler {
       },
       cancel: (reason) => this.fail(reason ?? new DOMException("cancelled", "AbortError")),
     }, new ByteLengthQueuingStrategy({ highWaterMark: BODY_BUFFER_BYTES }));
-    const headers = headersOf(controller.rawHeaders);
-    this.#resolve(new Response(hasBody ? stream : null, { status, statusText, headers }));
+    try {
+      const headers = headersOf(controller.rawHeaders);
+      this.#resolve(new Response(hasBody ? stream : null, { status, statusText, headers }));
+    } catch (error) {
+      // A status over 599, say: no Response can carry it.
+      this.#body = undefined;
+      this.fail(error);
+    }
   }
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Uint8Array): void {

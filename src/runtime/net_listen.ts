@@ -1,14 +1,15 @@
 /** Binding of anything that is a `node:net` server, so that raw and HTTP listeners behave alike. */
 
-import { lstat, rm } from "node:fs/promises";
+import { lstat, rm, stat } from "node:fs/promises";
 import { connect, type Server } from "node:net";
+import { dirname } from "node:path";
 import { errorCode, errorText } from "./error_code.ts";
 import { type Address, ListenFailed, type ListenOptions } from "./runtime.ts";
 
 /** Binds and listens; returns the bound address (the real port for port 0). Throws `ListenFailed`. */
 export async function listenOn(server: Server, options: ListenOptions): Promise<Address> {
   if (options.descriptor === undefined && options.address.kind === "unix") {
-    await removeStaleSocket(options.address.path);
+    await prepareSocketPath(options.address.path);
   }
   try {
     await new Promise<void>((resolve, reject) => {
@@ -34,8 +35,15 @@ function listenArguments(options: ListenOptions) {
   return { host: address.host, port: address.port, backlog, reusePort: options.reusePort ?? false };
 }
 
-/** A socket file outlives a listener that was killed; the kernel then refuses both bind and connect. */
-export async function removeStaleSocket(path: string): Promise<void> {
+/**
+ * Makes way for a socket file. One outlives a listener that was killed, and the kernel then refuses
+ * both bind and connect; and in a missing folder libuv's error would be "permission denied".
+ */
+async function prepareSocketPath(path: string): Promise<void> {
+  const folder = dirname(path);
+  if (await stat(folder).then(() => false, isMissing)) {
+    throw new ListenFailed("unavailable", `${path}: there is no folder ${folder}`);
+  }
   const found = await lstat(path).catch(() => undefined);
   if (found === undefined || !found.isSocket()) return;
   const isDead = await new Promise<boolean>((resolve) => {
@@ -49,8 +57,12 @@ export async function removeStaleSocket(path: string): Promise<void> {
   if (isDead) await rm(path, { force: true });
 }
 
+function isMissing(error: unknown): boolean {
+  return errorCode(error) === "ENOENT" || errorCode(error) === "ENOTDIR";
+}
+
 /** The contract's error for a failed bind. */
-export function listenFailure(address: Address, error: unknown): ListenFailed {
+function listenFailure(address: Address, error: unknown): ListenFailed {
   const where = address.kind === "unix" ? address.path : `${address.host}:${address.port}`;
   return new ListenFailed(listenReason(error), `${where}: ${errorText(error)}`, { cause: error });
 }
@@ -63,6 +75,9 @@ function listenReason(error: unknown): ListenFailed["reason"] {
     case "EPERM":
       return "denied";
     case "EADDRNOTAVAIL":
+    // What Deno makes of EADDRNOTAVAIL.
+    case "EINVAL":
+    case "ENOTFOUND":
     case "EAFNOSUPPORT":
       return "unavailable";
     default:

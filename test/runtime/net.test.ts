@@ -320,8 +320,21 @@ test("a port in use is refused, and free as soon as its listener is closed", asy
   socket.end();
   await until("it ends", () => record.isClosed);
   await second.close();
-  const unavailable = await rejection(listenEcho({ kind: "tcp", host: "192.0.2.1", port: 0 }));
-  assert.is((unavailable as ListenFailed).reason, "unavailable");
+});
+
+test("an address that is not ours, and a path in no folder, are unavailable", async () => {
+  await inFolder(async (folder) => {
+    const addresses: Address[] = [
+      { kind: "tcp", host: "192.0.2.1", port: 0 },
+      { kind: "tcp", host: "nowhere.invalid", port: 0 },
+      { kind: "unix", path: join(folder, "none", "s") },
+    ];
+    for (const address of addresses) {
+      const error = await rejection(listenEcho(address));
+      assert.instance(error, ListenFailed);
+      assert.is((error as ListenFailed).reason, "unavailable");
+    }
+  });
 });
 
 test("two listeners share a port when both ask for it", async () => {
