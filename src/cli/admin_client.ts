@@ -1,0 +1,80 @@
+/**
+ * The admin API as the verbs use it: `baton status` asks the Baton that the same configuration
+ * describes, or the one at `--admin`.
+ */
+
+import { loadConfig } from "../config/load.ts";
+import { readSecret } from "../config/secret.ts";
+import type { Address, FetchInit, Runtime } from "../runtime/runtime.ts";
+import type { Arguments } from "./arguments.ts";
+
+/** The options that every verb takes which asks a running Baton. */
+export const ADMIN_OPTIONS = ["config", "admin"] as const;
+
+export interface AdminClient {
+  /** The address that is asked, for messages. */
+  readonly url: string;
+  /** The answer's JSON. Throws an Error with the server's message unless the answer is 2xx. */
+  json(method: "GET" | "POST", path: string, body?: unknown): Promise<unknown>;
+  /** The answer itself, whatever its status. */
+  fetch(path: string, init?: RequestInit): Promise<Response>;
+}
+
+/**
+ * Finds the admin listener: `--admin` or `BATON_ADMIN_URL`, else `listen.admin` of the configuration;
+ * the token is `BATON_ADMIN_TOKEN`, else what `admin.token` refers to.
+ */
+export async function adminClient(runtime: Runtime, given: Arguments): Promise<AdminClient> {
+  const environment = runtime.env();
+  const url = given.option("admin") ?? trimmed(environment.BATON_ADMIN_URL);
+  let token = trimmed(environment.BATON_ADMIN_TOKEN);
+  let base = url?.replace(/\/+$/, "");
+  let unixPath: string | undefined;
+  if (base === undefined) {
+    const path = given.option("config");
+    const { config } = await loadConfig(runtime, path === undefined ? {} : { path });
+    ({ base, unixPath } = reach(config.listen.admin));
+    const secret = config.admin.token;
+    if (token === undefined && secret !== undefined) token = await readSecret(runtime, secret);
+  } else if (base.startsWith("unix:")) {
+    ({ base, unixPath } = reach({ kind: "unix", path: base.slice("unix:".length) }));
+  }
+  const ask = async (path: string, init: RequestInit = {}): Promise<Response> => {
+    const headers = new Headers(init.headers);
+    if (token !== undefined) headers.set("authorization", `Bearer ${token}`);
+    const full: FetchInit = { ...init, headers, ...(unixPath === undefined ? {} : { unixPath }) };
+    try {
+      return await runtime.http.fetch(`${base}${path}`, full);
+    } catch (error) {
+      const why = error instanceof Error ? error.message : String(error);
+      throw new Error(`no answer from ${url ?? unixPath ?? base}: ${why}`, { cause: error });
+    }
+  };
+  return {
+    url: unixPath === undefined ? base : `unix:${unixPath}`,
+    fetch: ask,
+    json: async (method, path, body) => {
+      const response = await ask(path, {
+        method,
+        ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      });
+      const answer: unknown = await response.json().catch(() => undefined);
+      if (response.ok) return answer;
+      const { error } = (answer ?? {}) as { error?: { message?: string } };
+      throw new Error(`${response.status}: ${error?.message ?? "no message"}`);
+    },
+  };
+}
+
+function reach(address: Address): { base: string; unixPath: string | undefined } {
+  if (address.kind === "unix") return { base: "http://localhost", unixPath: address.path };
+  // A listener on all addresses is asked on the loopback one.
+  const any = address.host === "0.0.0.0" || address.host === "::";
+  const host = any ? "127.0.0.1" : address.host.includes(":") ? `[${address.host}]` : address.host;
+  return { base: `http://${host}:${address.port}`, unixPath: undefined };
+}
+
+function trimmed(value: string | undefined): string | undefined {
+  const text = value?.trim() ?? "";
+  return text === "" ? undefined : text;
+}

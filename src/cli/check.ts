@@ -1,0 +1,41 @@
+/**
+ * `baton check`: is the configuration right? Starts nothing.
+ */
+
+import { loadConfig } from "../config/load.ts";
+import { peerAddress } from "../config/rules.ts";
+import type { ServiceConfig } from "../config/service.ts";
+import { mountsOf } from "../config/service.ts";
+import { printAddress } from "../config/values.ts";
+import { EXIT, type Verb } from "./verb.ts";
+
+export const check: Verb = {
+  name: "check",
+  usage: "[--config <file>]",
+  summary: "Check the configuration without starting anything",
+  options: ["config"],
+  async run(runtime, given) {
+    const path = given.option("config");
+    const loaded = await loadConfig(runtime, path === undefined ? {} : { path });
+    const { config } = loaded;
+    const peer = peerAddress(config);
+    const say = (line: string): void => runtime.print("stdout", line);
+    for (const warning of loaded.warnings) runtime.print("stderr", `warning: ${warning}`);
+    say(`configuration: ${loaded.path ?? "no file, environment and defaults"}`);
+    say(
+      `traffic ${printAddress(config.listen.traffic)}, admin ${printAddress(config.listen.admin)}` +
+        (peer === undefined ? "" : `, peer ${printAddress(peer)}`),
+    );
+    for (const [name, service] of Object.entries(config.services)) {
+      say(`service ${name} at ${mountsOf(service).join(", ")}: ${kindOf(service)}`);
+    }
+    say("ok");
+    return EXIT.ok;
+  },
+};
+
+function kindOf(service: ServiceConfig): string {
+  if (service.versions !== undefined) return `versions from ${service.versions.oracle}`;
+  if (service.pool !== undefined) return `pool for ${service.pool.model}`;
+  return `upstream ${service.upstream}`;
+}
