@@ -8,6 +8,7 @@ import { type Dns, DnsFailed, NameUnknown } from "./runtime.ts";
 export function createDns(): Dns {
   return {
     async addresses(name) {
+      if (name === "") throw new NameUnknown("a name is empty");
       const found = await orUnknown(name, () => dns.lookup(name, { all: true, order: "verbatim" }));
       return [...new Set(found.map((entry) => entry.address))];
     },
