@@ -38,6 +38,7 @@ export const ERROR_STATUS = {
   // ourselves
   internal: 500,
   not_implemented: 501,
+  version_not_supported: 505,
 } as const satisfies Record<string, number>;
 
 export type ErrorCode = keyof typeof ERROR_STATUS;

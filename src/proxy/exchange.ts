@@ -48,6 +48,12 @@ export interface ForwardOptions {
    * who may forward to another target, instead of being answered with 502/504.
    */
   readonly returnFailure?: boolean;
+  /** Limits in milliseconds where they differ from the defaults; 0 means none. */
+  readonly timeouts?: {
+    readonly connectMs?: number;
+    readonly firstByteMs?: number;
+    readonly idleMs?: number;
+  };
   /** For observers: they must not keep or change the chunk. */
   readonly onHead?: (status: number, headers: HeaderLines) => void;
   readonly onBody?: (chunk: Uint8Array) => void;

@@ -263,7 +263,9 @@ export class Head {
       if (at + 1 >= to) return INCOMPLETE;
       if (bytes[at] !== CR || bytes[at + 1] !== LF) return UNUSUAL;
       let valueEnd = at;
-      while (valueEnd > valueStart && (bytes[valueEnd - 1] === SPACE || bytes[valueEnd - 1] === TAB)) {
+      while (
+        valueEnd > valueStart && (bytes[valueEnd - 1] === SPACE || bytes[valueEnd - 1] === TAB)
+      ) {
         valueEnd -= 1;
       }
       at += 2;

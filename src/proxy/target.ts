@@ -31,6 +31,8 @@ export interface Lease {
   kind: LeaseKind;
   /** Set by the owner: ends the exchange now (used when a drain's deadline has come). */
   cut?: (reason: string) => void;
+  /** Set for WebSockets: tells both sides that the end is near (Close 1001). Call it before `cut`. */
+  warn?: () => void;
   readonly released: boolean;
   release(): void;
 }
@@ -41,6 +43,10 @@ export class Target {
   readonly generation: number;
   readonly address: Address;
   readonly protocol: "http/1.1" | "h2c";
+  /** What every access log line of an exchange with this target carries. */
+  readonly logFields: Readonly<Record<string, unknown>>;
+  #connectFailures = 0;
+  #failureListeners: ((failures: number, error: unknown) => void)[] = [];
   readonly #leases = new Set<CountedLease>();
   #retired = false;
   #drained: Promise<void> | undefined;
@@ -53,6 +59,15 @@ export class Target {
     this.generation = options.generation;
     this.address = options.address;
     this.protocol = options.protocol ?? "http/1.1";
+    const { service, version, generation } = options;
+    this.logFields = { service, version, generation };
+  }
+
+  /** For a `Host` line when the client sent none (HTTP/1.0). */
+  get hostName(): string {
+    if (this.address.kind === "unix") return "localhost";
+    const { host, port } = this.address;
+    return host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
   }
 
   /** `service/version#generation`, for logs. */
@@ -87,6 +102,21 @@ export class Target {
   onRetire(listener: () => void): void {
     if (this.#retired) listener();
     else this.#idleListeners.push(listener);
+  }
+
+  /** Called each time a connection to the target could not be made, with the count so far. */
+  onConnectFailure(listener: (failures: number, error: unknown) => void): void {
+    this.#failureListeners.push(listener);
+  }
+
+  /** Forwarding tells that a connect failed; nothing of a request was sent. */
+  reportConnectFailure(error: unknown): void {
+    this.#connectFailures += 1;
+    for (const listener of this.#failureListeners) listener(this.#connectFailures, error);
+  }
+
+  get connectFailures(): number {
+    return this.#connectFailures;
   }
 
   get retired(): boolean {
@@ -125,6 +155,7 @@ class CountedLease implements Lease {
   readonly since: number;
   kind: LeaseKind;
   cut?: (reason: string) => void;
+  warn?: () => void;
   #onRelease: ((lease: CountedLease) => void) | undefined;
 
   constructor(

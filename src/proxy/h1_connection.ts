@@ -1,0 +1,757 @@
+/**
+ * A client's HTTP/1.1 connection: bytes in, one exchange after the other, bytes out.
+ *
+ * Plain requests are read by the scanner of head.ts; the rest of what is legal (chunked bodies,
+ * HTTP/1.0, heads in several reads, odd spellings) and the verdict on what is not are llhttp's.
+ *
+ * Over 400 lines because it is one state machine: read head -> read body -> wait for the answer ->
+ * read head, with tunnel and closing as its ends.
+ */
+
+import { BatonError, type ErrorCode } from "../errors.ts";
+import type { ByteSocket, MessageHead, MessageParser, SocketHandlers } from "../runtime/runtime.ts";
+import { hasToken } from "./answer_reader.ts";
+import type { Framing, RawSide, TunnelEnd } from "./client_side.ts";
+import type { Timed } from "./deadlines.ts";
+import { H1Exchange } from "./h1_exchange.ts";
+import {
+  bit,
+  CONNECTION,
+  CONTENT_LENGTH,
+  Head,
+  HOST,
+  isToken,
+  parseLength,
+  type RequestLine,
+  scanRequestLine,
+  TE,
+  TRANSFER_ENCODING,
+  UPGRADE,
+  X_REQUEST_ID,
+} from "./head.ts";
+import type { TrafficCore } from "./traffic_core.ts";
+import { Stamper, timesInVia } from "./stamps.ts";
+
+const READ_HEAD = 0;
+const READ_BODY = 1;
+const WAIT = 2;
+const TUNNEL = 3;
+const CLOSING = 4;
+const CLOSED = 5;
+
+/** What a client may send ahead while its request is being answered. */
+const MOST_STASHED_BYTES = 65536;
+/** What is read and thrown away, after an early answer, so that the client gets to read it. */
+const MOST_LINGER_BYTES = 16 * 1024 * 1024;
+const LONGEST_METHOD = 32;
+const NONE = new Uint8Array(0);
+
+/** host[:port] without user information (RFC 9110 section 7.2, RFC 3986 section 3.2.2). */
+const HOST_VALUE =
+  /^(?:\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._~%-]+)?\]|[A-Za-z0-9._~!$&'()*+;=%-]+)(?::\d{0,5})?$/;
+const ABSOLUTE_FORM = /^https?:\/\/([^/?#]*)(.*)$/i;
+const REQUEST_ID = /^[A-Za-z0-9._:\/+=@~-]{1,128}$/;
+/** The preface of HTTP/2 with prior knowledge begins so (RFC 9113 section 3.4). */
+const HTTP2_PREFACE = "PRI * HTTP/2.0";
+
+export class H1Connection implements SocketHandlers, Timed {
+  deadlineMs: number;
+  readonly core: TrafficCore;
+  readonly remoteAddress: string;
+  readonly #socket: ByteSocket;
+  readonly #stamper: Stamper;
+  readonly #head = new Head();
+  readonly #line: RequestLine = { method: "", target: "" };
+  #state = READ_HEAD;
+  #exchange: H1Exchange | undefined;
+  /** Bytes that came before they could be used. */
+  #stash: Uint8Array = NONE;
+  #isPaused = false;
+  #isRunning = false;
+  #bodyLeft = 0;
+  #windowBytes = 0;
+  #lingerBytes = 0;
+  #hasFin = false;
+  #lastHost = "";
+  #tunnel: TunnelEnd | undefined;
+  /** Exchanges whose last bytes still wait for the client's window. */
+  #owed: (() => void)[] = [];
+  // llhttp, and what it has said so far about the message that it reads.
+  #parser: MessageParser | undefined;
+  #method = "";
+  #parsedHead: MessageHead | undefined;
+  #headBytes = 0;
+  #decoded: Uint8Array[] = [];
+  #decodedEnd: string | undefined;
+
+  constructor(core: TrafficCore, socket: ByteSocket) {
+    this.core = core;
+    this.#socket = socket;
+    this.remoteAddress = socket.remoteAddress;
+    this.#stamper = new Stamper({
+      remoteAddress: socket.remoteAddress,
+      localPort: socket.localPort,
+      scheme: core.scheme,
+      isTrusted: core.trusted.has(socket.remoteAddress),
+      pseudonym: core.pseudonym,
+    });
+    this.deadlineMs = core.now() + core.limits.headerTimeoutMs;
+    core.deadlines.add(this);
+    socket.handle(this);
+  }
+
+  /** Nothing is owed on it: no exchange, and no part of a request. */
+  get idle(): boolean {
+    return this.#state === READ_HEAD && this.#parser === undefined && this.#owed.length === 0;
+  }
+
+  // ------------------------------------------------------------------------------------- bytes
+
+  data(chunk: Uint8Array): void {
+    switch (this.#state) {
+      case TUNNEL:
+        if (this.#tunnel === undefined || this.#stash.length > 0) return this.#keep(chunk);
+        return this.#tunnel.onTunnelData(chunk);
+      case CLOSING:
+        this.#lingerBytes += chunk.length;
+        if (this.#lingerBytes > MOST_LINGER_BYTES) this.#socket.destroy();
+        return;
+      case CLOSED:
+        return;
+    }
+    if (this.#stash.length > 0) return this.#keep(chunk);
+    this.#run(chunk);
+  }
+
+  /** Keeps bytes for later; a client that sends too far ahead is not read on. */
+  #keep(chunk: Uint8Array): void {
+    if (this.#stash.length === 0) this.#stash = chunk.slice();
+    else {
+      const all = new Uint8Array(this.#stash.length + chunk.length);
+      all.set(this.#stash);
+      all.set(chunk, this.#stash.length);
+      this.#stash = all;
+    }
+    if (this.#stash.length <= MOST_STASHED_BYTES || this.#isPaused) return;
+    this.#isPaused = true;
+    this.#socket.pause();
+  }
+
+  /** Uses bytes as far as the state allows and keeps the rest. */
+  #run(chunk: Uint8Array): void {
+    this.#isRunning = true;
+    let at = 0;
+    while (at < chunk.length && this.#canUse()) {
+      at = this.#state === READ_HEAD ? this.#readHead(chunk, at) : this.#readBody(chunk, at);
+    }
+    this.#isRunning = false;
+    if (at < chunk.length && this.#state < CLOSING) {
+      this.#keep(at === 0 ? chunk : chunk.subarray(at));
+    }
+    this.#exchange?.sink?.onRequestFlush();
+  }
+
+  #canUse(): boolean {
+    if (this.#state === READ_HEAD) return true;
+    if (this.#state !== READ_BODY) return false;
+    const exchange = this.#exchange;
+    return exchange?.sink !== undefined && !exchange.requestPaused && this.#decoded.length === 0;
+  }
+
+  /** Goes on with what was kept. */
+  #continue(): void {
+    if (this.#isRunning) return;
+    if (this.#decoded.length > 0 || this.#decodedEnd !== undefined) this.#deliverDecoded();
+    if (this.#stash.length > 0 && this.#canUse()) {
+      const chunk = this.#stash;
+      this.#stash = NONE;
+      this.#run(chunk);
+    }
+    this.#exchange?.sink?.onRequestFlush();
+    if (this.#stash.length > 0 || !this.#isPaused) return;
+    this.#isPaused = false;
+    this.#socket.resume();
+  }
+
+  resumeRequest(): void {
+    this.#continue();
+  }
+
+  // -------------------------------------------------------------------------------------- head
+
+  #readHead(chunk: Uint8Array, from: number): number {
+    const { latin1, limits } = this.core;
+    if (this.#parser === undefined) {
+      const lines = scanRequestLine(chunk, from, chunk.length, latin1, this.#line);
+      if (lines > 0) {
+        const end = this.#head.scan(chunk, lines, chunk.length, latin1);
+        if (end > 0 && this.#isPlain()) {
+          if (this.#line.target.length > limits.targetBytes) {
+            return this.#refuse("target_too_long", chunk);
+          }
+          if (end - lines > limits.headerBytes) return this.#refuse("headers_too_large", chunk);
+          this.#begin(this.#line.method, this.#line.target, 11, this.#plainLength());
+          return end;
+        }
+      }
+    }
+    return this.#readHeadWithParser(chunk, from);
+  }
+
+  /** The scanner's reading is everybody's reading: no transfer coding, at most one plain length. */
+  #isPlain(): boolean {
+    const head = this.#head;
+    if ((head.seen & bit(TRANSFER_ENCODING)) !== 0) return false;
+    if ((head.seen & bit(CONTENT_LENGTH)) === 0) return true;
+    return (head.repeated & bit(CONTENT_LENGTH)) === 0 &&
+      parseLength(head.first(CONTENT_LENGTH) ?? "") >= 0;
+  }
+
+  #plainLength(): number {
+    return this.#head.has(CONTENT_LENGTH)
+      ? parseLength(this.#head.first(CONTENT_LENGTH) ?? "")
+      : -1;
+  }
+
+  /** The method is ours to read, since llhttp knows only registered ones; the rest is llhttp's. */
+  #readHeadWithParser(chunk: Uint8Array, from: number): number {
+    const { core } = this;
+    let at = from;
+    if (this.#parser === undefined) {
+      this.#parser = core.takeParser(this.#parserHandlers);
+      this.#method = "";
+      this.#headBytes = 0;
+      this.#parsedHead = undefined;
+      this.deadlineMs = core.now() + core.limits.headerTimeoutMs;
+    }
+    if (!this.#method.endsWith(" ")) {
+      for (; at < chunk.length && !this.#method.endsWith(" "); at++) {
+        const byte = chunk[at] as number;
+        const isEmptyLine = this.#method === "" && (byte === 13 || byte === 10);
+        if (!isEmptyLine) this.#method += String.fromCharCode(byte);
+        this.#headBytes += 1;
+        if (this.#method.length > LONGEST_METHOD || this.#headBytes > 2 * LONGEST_METHOD) {
+          return this.#refuse("bad_request", chunk);
+        }
+      }
+      if (!this.#method.endsWith(" ")) return at;
+      if (!isToken(this.#method.slice(0, -1))) return this.#refuse("bad_request", chunk);
+      this.#parser.execute(GET_AND_SPACE, 0);
+    }
+    const stop = this.#parser.execute(chunk, at);
+    const { error } = this.#parser;
+    if (error !== undefined) {
+      if (HTTP2_PREFACE.startsWith(this.#method)) {
+        return this.#refuse("version_not_supported", chunk);
+      }
+      return this.#refuse("bad_request", chunk, error);
+    }
+    const head = this.#parsedHead;
+    this.#headBytes += stop - at;
+    const { limits } = core;
+    if (this.#parser.targetLength > limits.targetBytes) {
+      return this.#refuse("target_too_long", chunk);
+    }
+    const headBytes = head === undefined ? this.#headBytes : head.lines.length;
+    if (headBytes > limits.headerBytes + (head === undefined ? limits.targetBytes : 0)) {
+      return this.#refuse("headers_too_large", chunk);
+    }
+    if (head === undefined) return stop;
+    this.#parsedHead = undefined;
+    this.#headBytes = 0;
+    return this.#beginParsed(head, chunk, stop);
+  }
+
+  #beginParsed(head: MessageHead, chunk: Uint8Array, stop: number): number {
+    if (head.version !== 10 && head.version !== 11) {
+      return this.#refuse("version_not_supported", chunk);
+    }
+    const bytes = new Uint8Array(head.lines.length + 2);
+    for (let at = 0; at < head.lines.length; at++) bytes[at] = head.lines.charCodeAt(at);
+    bytes[head.lines.length] = 13;
+    bytes[head.lines.length + 1] = 10;
+    if (this.#head.scan(bytes, 0, bytes.length, this.core.latin1) < 0) {
+      return this.#refuse("bad_request", chunk);
+    }
+    const coding = this.#head.joined(TRANSFER_ENCODING);
+    let length = this.#plainLength();
+    if (coding !== undefined) {
+      if (head.version === 10 || coding.toLowerCase() !== "chunked") {
+        return this.#refuse("bad_request", chunk, "transfer-encoding");
+      }
+      length = Infinity;
+    }
+    this.#begin(this.#method.slice(0, -1), head.target, head.version, length);
+    if (this.#state >= CLOSING) return chunk.length;
+    this.#deliverDecoded();
+    return stop;
+  }
+
+  readonly #parserHandlers = {
+    head: (head: MessageHead): void => {
+      this.#parsedHead = head;
+    },
+    body: (chunk: Uint8Array): void => {
+      this.#decoded.push(chunk);
+    },
+    end: (trailers: string): void => {
+      this.#decodedEnd = trailers;
+    },
+  };
+
+  /** `length`: -1 without a body, Infinity for a chunked one. */
+  #begin(method: string, target: string, version: number, length: number): void {
+    const { core } = this;
+    const head = this.#head;
+    const framing: Framing = length === Infinity ? "chunked" : length >= 0 ? "length" : "none";
+    const startedMs = core.now();
+    this.deadlineMs = Infinity;
+    let keepAlive = version === 11;
+    let asksUpgrade = false;
+    if (head.has(CONNECTION)) {
+      const tokens = head.joined(CONNECTION) ?? "";
+      keepAlive = version === 11 ? !hasToken(tokens, "close") : hasToken(tokens, "keep-alive");
+      asksUpgrade = head.has(UPGRADE) && hasToken(tokens, "upgrade");
+    }
+    let problem: BatonError | undefined;
+    let origin = target;
+    let authority: string | undefined;
+    if (target.charCodeAt(0) !== 0x2f) {
+      const absolute = ABSOLUTE_FORM.exec(target);
+      if (absolute !== null) {
+        authority = absolute[1] as string;
+        const rest = absolute[2] as string;
+        origin = rest.startsWith("/") ? rest : `/${rest}`;
+        if (!HOST_VALUE.test(authority)) problem = bad("the target has no valid authority");
+      } else if (!(target === "*" && method === "OPTIONS") && method !== "CONNECT") {
+        problem = bad("the target is neither a path nor a URL");
+      }
+    }
+    if (target.includes("#")) problem = bad("the target has a fragment");
+    const host = head.first(HOST);
+    const hostProblem = this.#checkHost(host, version);
+    problem ??= hostProblem;
+    let requestId = head.first(X_REQUEST_ID);
+    const { lines, replaced } = this.#stamper.stamp(
+      head,
+      problem ? undefined : authority ?? host,
+      version,
+    );
+    let stamps = lines;
+    let stampedNames = replaced;
+    if (requestId === undefined || !REQUEST_ID.test(requestId)) {
+      requestId = core.mintRequestId();
+      stamps += `x-request-id: ${requestId}\r\n`;
+      stampedNames |= bit(X_REQUEST_ID);
+    } else if ((head.repeated & bit(X_REQUEST_ID)) !== 0) {
+      stamps += `x-request-id: ${requestId}\r\n`;
+      stampedNames |= bit(X_REQUEST_ID);
+    }
+    const upgrade = asksUpgrade && version === 11 && framing === "none" && method === "GET"
+      ? this.#knownUpgrade()
+      : undefined;
+    const exchange = new H1Exchange(this, {
+      requestId,
+      method,
+      target: origin,
+      head,
+      httpVersion: version,
+      framing,
+      length: framing === "length" ? length : 0,
+      authority,
+      upgrade,
+      acceptsTrailers: head.has(TE) && acceptsTrailers(head.joined(TE) ?? ""),
+      keepAlive,
+      stamps,
+      stampedNames,
+      startedMs,
+    });
+    this.#exchange = exchange;
+    if (framing === "none" || length === 0) {
+      this.#state = WAIT;
+      if (length === 0) exchange.requestComplete = true;
+      this.#releaseParser();
+    } else {
+      this.#state = READ_BODY;
+      this.#bodyLeft = length;
+      this.#startWindow();
+    }
+    problem ??= this.#checkRequest(exchange, length);
+    if (problem !== undefined) {
+      if (problem.code === "bad_request") exchange.keepAlive = false;
+      core.begun(exchange);
+      return exchange.fail(problem);
+    }
+    core.dispatch(exchange);
+  }
+
+  #knownUpgrade(): string | undefined {
+    const protocol = this.#head.joined(UPGRADE)?.trim().toLowerCase();
+    return protocol !== undefined && this.core.upgrades.has(protocol) ? protocol : undefined;
+  }
+
+  #checkHost(host: string | undefined, version: number): BatonError | undefined {
+    if (host === undefined) return version === 11 ? bad("there is no Host") : undefined;
+    if ((this.#head.repeated & bit(HOST)) !== 0) return bad("there are several Host lines");
+    if (host === this.#lastHost) return undefined;
+    if (!HOST_VALUE.test(host)) return bad("the Host is not valid");
+    this.#lastHost = host;
+    return undefined;
+  }
+
+  #checkRequest(exchange: H1Exchange, length: number): BatonError | undefined {
+    const { limits, pseudonym } = this.core;
+    const { method } = exchange;
+    if (method === "CONNECT" || method === "TRACE") {
+      return new BatonError("method_not_allowed", `${method} is not served here`);
+    }
+    if (limits.bodyBytes > 0 && length > limits.bodyBytes && length !== Infinity) {
+      return new BatonError("body_too_large", `the body is larger than ${limits.bodyBytes} bytes`);
+    }
+    // Passing twice is a way in and out again; a third time is a circle.
+    if (timesInVia(this.#head, pseudonym) >= 2) {
+      return new BatonError("loop_detected", `the request has been here before (${pseudonym})`);
+    }
+    return undefined;
+  }
+
+  // -------------------------------------------------------------------------------------- body
+
+  #readBody(chunk: Uint8Array, from: number): number {
+    const exchange = this.#exchange as H1Exchange;
+    if (this.#parser !== undefined) return this.#readBodyWithParser(chunk, from, exchange);
+    const end = Math.min(chunk.length, from + this.#bodyLeft);
+    this.#bodyLeft -= end - from;
+    this.#windowBytes += end - from;
+    exchange.bytesFromClient += end - from;
+    exchange.sink?.onRequestChunk(
+      from === 0 && end === chunk.length ? chunk : chunk.subarray(from, end),
+    );
+    if (this.#bodyLeft === 0) this.#requestComplete("");
+    return end;
+  }
+
+  #readBodyWithParser(chunk: Uint8Array, from: number, exchange: H1Exchange): number {
+    const parser = this.#parser as MessageParser;
+    const stop = parser.execute(chunk, from);
+    if (parser.error !== undefined) return this.#breakRequest("bad_request", chunk);
+    let bytes = 0;
+    for (const piece of this.#decoded) bytes += piece.length;
+    this.#headBytes = bytes > 0 ? 0 : this.#headBytes + stop - from;
+    if (this.#headBytes > this.core.limits.headerBytes) {
+      return this.#breakRequest("headers_too_large", chunk);
+    }
+    this.#windowBytes += bytes;
+    const most = this.core.limits.bodyBytes;
+    if (most > 0 && exchange.bytesFromClient + bytes > most) {
+      return this.#breakRequest("body_too_large", chunk);
+    }
+    this.#deliverDecoded();
+    return stop;
+  }
+
+  /** Hands on what llhttp decoded; what cannot be taken now is copied and kept. */
+  #deliverDecoded(): void {
+    const exchange = this.#exchange;
+    const pieces = this.#decoded;
+    let at = 0;
+    while (at < pieces.length && exchange?.sink !== undefined && !exchange.requestPaused) {
+      const piece = pieces[at] as Uint8Array;
+      at += 1;
+      exchange.bytesFromClient += piece.length;
+      exchange.sink.onRequestChunk(piece);
+    }
+    if (this.#decoded !== pieces) return;
+    this.#decoded = at === pieces.length ? [] : pieces.slice(at).map((piece) => piece.slice());
+    if (this.#decoded.length > 0 || this.#decodedEnd === undefined || this.#state !== READ_BODY) {
+      return;
+    }
+    if (exchange?.sink === undefined || exchange.requestPaused) return;
+    const trailers = this.#decodedEnd;
+    this.#decodedEnd = undefined;
+    this.#requestComplete(trailers);
+  }
+
+  #requestComplete(trailers: string): void {
+    const exchange = this.#exchange;
+    this.#releaseParser();
+    this.#state = WAIT;
+    this.deadlineMs = Infinity;
+    if (exchange === undefined) return;
+    exchange.requestComplete = true;
+    exchange.sink?.onRequestEnd(trailers);
+    if (!this.#isRunning) exchange.sink?.onRequestFlush();
+  }
+
+  /** The body is no body: whoever reads it hears that the client is gone, and it gets its answer. */
+  #breakRequest(code: ErrorCode, chunk: Uint8Array): number {
+    const exchange = this.#exchange as H1Exchange;
+    const sink = exchange.sink;
+    exchange.sink = undefined;
+    sink?.onClientGone();
+    exchange.keepAlive = false;
+    if (exchange.answered) exchange.breakAnswer(code);
+    else exchange.fail(new BatonError(code, `the request body is refused: ${code}`));
+    return chunk.length;
+  }
+
+  #releaseParser(): void {
+    if (this.#parser === undefined) return;
+    this.core.returnParser(this.#parser);
+    this.#parser = undefined;
+    this.#method = "";
+  }
+
+  #startWindow(): void {
+    const { bodyWindowMs } = this.core.limits;
+    this.#windowBytes = 0;
+    this.deadlineMs = bodyWindowMs > 0 ? this.core.now() + bodyWindowMs : Infinity;
+  }
+
+  // ------------------------------------------------------------------------------------ answers
+
+  write(text: string): boolean {
+    return this.#socket.write(text);
+  }
+
+  writeAround(before: string, bytes: Uint8Array, after: string): boolean {
+    return this.#socket.writeAround(before, bytes, after);
+  }
+
+  /** The client's window is full: it must take something in time. */
+  answerStalled(): void {
+    const { writeStallMs } = this.core.limits;
+    if (writeStallMs > 0) this.deadlineMs = this.core.now() + writeStallMs;
+  }
+
+  /** An answer is complete: the connection goes on with the next request, or ends. */
+  exchangeDone(exchange: H1Exchange): void {
+    this.core.finished(exchange);
+    this.#settle(exchange);
+    this.#exchange = undefined;
+    if (!exchange.requestComplete || !exchange.keepAlive || this.#hasFin) return this.#close();
+    this.#state = READ_HEAD;
+    this.#decodedEnd = undefined;
+    this.deadlineMs = this.core.now() + this.core.limits.keepAliveMs;
+    this.#continue();
+  }
+
+  /** The exchange counts as in flight until its bytes are with the kernel. */
+  #settle(exchange: H1Exchange): void {
+    const { release } = exchange;
+    if (release === undefined) return;
+    exchange.release = undefined;
+    if (this.#socket.pendingBytes === 0) return release();
+    this.#owed.push(release);
+    if (this.#owed.length === 1) this.#awaitFlush();
+  }
+
+  /** A socket tells of its drain only when it was full, so this asks. */
+  #awaitFlush(): void {
+    this.core.after(50, () => {
+      if (this.#owed.length === 0) return;
+      if (this.#socket.pendingBytes === 0) this.#payOwed();
+      else this.#awaitFlush();
+    });
+  }
+
+  #payOwed(): void {
+    for (const release of this.#owed.splice(0)) release();
+  }
+
+  /** Ends a connection on which an answer broke off; what was put together before still leaves. */
+  breakOff(exchange: H1Exchange, byReset: boolean): void {
+    this.core.finished(exchange);
+    this.#settle(exchange);
+    this.#exchange = undefined;
+    if (byReset) this.#destroy(true);
+    else this.#close();
+  }
+
+  /** FIN after what is queued; then the client has a moment to read it before the socket goes. */
+  #close(): void {
+    if (this.#state >= CLOSING) return;
+    this.#releaseParser();
+    this.#state = CLOSING;
+    this.#stash = NONE;
+    this.deadlineMs = this.core.now() + this.core.limits.lingerMs;
+    this.#socket.end();
+    if (!this.#isPaused) return;
+    this.#isPaused = false;
+    this.#socket.resume();
+  }
+
+  #destroy(reset = false): void {
+    if (this.#state === CLOSED) return;
+    this.#gone();
+    this.#socket.destroy(reset);
+  }
+
+  /** Answers something that never became an exchange, and closes. */
+  #refuse(code: ErrorCode, chunk: Uint8Array, detail?: string): number {
+    const head = new Head();
+    const exchange = new H1Exchange(this, {
+      requestId: this.core.mintRequestId(),
+      method: "-",
+      target: "-",
+      head,
+      httpVersion: 11,
+      framing: "none",
+      length: 0,
+      authority: undefined,
+      upgrade: undefined,
+      acceptsTrailers: false,
+      keepAlive: false,
+      stamps: "",
+      stampedNames: 0,
+      startedMs: this.core.now(),
+    });
+    this.#exchange = exchange;
+    this.core.begun(exchange);
+    exchange.fail(new BatonError(code, detail ?? REFUSALS[code] ?? code));
+    return chunk.length;
+  }
+
+  // ------------------------------------------------------------------------------------ tunnel
+
+  enterTunnel(answer: string, end: TunnelEnd): RawSide {
+    const socket = this.#socket;
+    this.#state = TUNNEL;
+    this.deadlineMs = Infinity;
+    socket.write(answer);
+    return {
+      write: (bytes) => socket.writeAround("", bytes, ""),
+      pause: () => socket.pause(),
+      resume: () => {
+        this.#tunnel = end;
+        const early = this.#stash;
+        this.#stash = NONE;
+        if (early.length > 0) end.onTunnelData(early);
+        socket.resume();
+      },
+      end: () => socket.end(),
+      destroy: () => this.#destroy(),
+    };
+  }
+
+  // -------------------------------------------------------------------------------- the client
+
+  end(): void {
+    this.#hasFin = true;
+    switch (this.#state) {
+      case TUNNEL:
+        return this.#tunnel?.onTunnelFin();
+      case CLOSING:
+      case CLOSED:
+        return;
+      case READ_HEAD:
+        return this.#close();
+    }
+    // A client that sends FIN before it has its answer counts as gone (proxy rule 65).
+    this.#destroy();
+  }
+
+  drain(): void {
+    if (this.#state === TUNNEL) return this.#tunnel?.onTunnelDrain();
+    this.#payOwed();
+    if (this.#state === READ_BODY || this.#state === WAIT) {
+      this.deadlineMs = Infinity;
+      if (this.#state === READ_BODY) this.#startWindow();
+      this.#exchange?.sink?.onClientDrain();
+    }
+  }
+
+  close(): void {
+    if (this.#state === CLOSED) return;
+    this.#gone();
+  }
+
+  #gone(): void {
+    const wasTunnel = this.#state === TUNNEL;
+    this.#state = CLOSED;
+    this.#stash = NONE;
+    this.#decoded = [];
+    this.deadlineMs = Infinity;
+    this.core.deadlines.remove(this);
+    this.#releaseParser();
+    const exchange = this.#exchange;
+    this.#exchange = undefined;
+    if (wasTunnel) {
+      this.#tunnel?.onTunnelClosed();
+      exchange?.release?.();
+    } else if (exchange !== undefined) {
+      exchange.abandon("client_closed");
+      exchange.release?.();
+    }
+    this.#payOwed();
+    this.core.closed(this);
+  }
+
+  /** Closes when nothing is owed; else after the present answer. */
+  shut(): void {
+    if (this.idle) this.#close();
+    else if (this.#exchange !== undefined && this.#state !== TUNNEL) {
+      this.#exchange.keepAlive = false;
+    }
+  }
+
+  /** Cuts the connection, whatever is on it. */
+  cut(): void {
+    this.#destroy();
+  }
+
+  onDeadline(nowMs: number): void {
+    this.deadlineMs = Infinity;
+    const { limits } = this.core;
+    switch (this.#state) {
+      case READ_HEAD:
+        if (this.#parser === undefined) return this.#close();
+        this.#refuse("request_timeout", NONE);
+        return;
+      case READ_BODY: {
+        const exchange = this.#exchange;
+        if (this.#socket.pendingBytes > 0) return this.#destroy();
+        const waitsForUs = exchange === undefined || exchange.answered || exchange.requestPaused;
+        if (waitsForUs || this.#windowBytes >= limits.bodyFloorBytes) return this.#startWindow();
+        this.#breakRequest("request_timeout", NONE);
+        return;
+      }
+      case WAIT:
+        return this.#destroy();
+      case CLOSING:
+        if (this.#socket.pendingBytes === 0) return this.#destroy();
+        // A slow reader still has bytes to come.
+        this.#payLater(nowMs);
+    }
+  }
+
+  #pendingAtLastLook = 0;
+  #stalledSinceMs = 0;
+
+  #payLater(nowMs: number): void {
+    const pending = this.#socket.pendingBytes;
+    if (pending !== this.#pendingAtLastLook) this.#stalledSinceMs = nowMs;
+    this.#pendingAtLastLook = pending;
+    const { writeStallMs } = this.core.limits;
+    if (writeStallMs > 0 && nowMs - this.#stalledSinceMs > writeStallMs) return this.#destroy();
+    this.deadlineMs = nowMs + 100;
+  }
+}
+
+const GET_AND_SPACE = new Uint8Array([0x47, 0x45, 0x54, 0x20]);
+
+const REFUSALS: Partial<Record<ErrorCode, string>> = {
+  bad_request: "the request is malformed",
+  headers_too_large: "the header section is too large",
+  target_too_long: "the request target is too long",
+  request_timeout: "the request did not come in time",
+  version_not_supported: "only HTTP/1.0 and HTTP/1.1 are spoken here",
+};
+
+function bad(message: string): BatonError {
+  return new BatonError("bad_request", message);
+}
+
+function acceptsTrailers(te: string): boolean {
+  return te.split(",").some((entry) => entry.split(";")[0]?.trim().toLowerCase() === "trailers");
+}

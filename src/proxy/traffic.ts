@@ -1,0 +1,321 @@
+/**
+ * The traffic listener: connections in, exchanges out to the services, one log line each.
+ *
+ * Mounted services are asked first-hand; everything else goes to a fetch-shaped app (the Hono app of
+ * src/http). Why the mounts do not go through Hono as well: docs/performance.md has the figure.
+ */
+
+import { BatonError } from "../errors.ts";
+import type { Log } from "../observe/log.ts";
+import type { Metrics } from "../observe/metrics.ts";
+import type {
+  Address,
+  ByteSocket,
+  ListenOptions,
+  MessageHandlers,
+  MessageParser,
+  Runtime,
+} from "../runtime/runtime.ts";
+import { AccessLog } from "./access_log.ts";
+import { Deadlines } from "./deadlines.ts";
+import type { Exchange, Forward } from "./exchange.ts";
+import { createForward, type Timeouts } from "./forward.ts";
+import { H1Connection } from "./h1_connection.ts";
+import { ALLOWED, type H1Exchange } from "./h1_exchange.ts";
+import { isToken } from "./head.ts";
+import { DEFAULT_LIMITS, type Limits } from "./limits.ts";
+import { exchangeRequest } from "./request.ts";
+import type { Routes } from "./routes.ts";
+import type { TrafficCore } from "./traffic_core.ts";
+import { TrustedPeers } from "./trust.ts";
+
+export interface TrafficOptions {
+  readonly runtime: Runtime;
+  readonly log: Log;
+  readonly metrics: Metrics;
+  readonly routes: Routes;
+  readonly listen: ListenOptions;
+  readonly limits?: Partial<Limits>;
+  readonly timeouts?: Partial<Timeouts>;
+  /** Addresses, CIDR ranges, or "unix": whose forwarding headers are believed. */
+  readonly trustedProxies?: readonly string[];
+  /** Counts exchanges in; undefined from it means that nothing is let in any more. */
+  readonly lifecycle?: { admit(): (() => void) | undefined };
+  /** Answers what no service is mounted for, and `ownPaths`. Without it: 404. */
+  readonly appFetch?: (
+    request: Request,
+    env: { exchange: Exchange },
+  ) => Response | Promise<Response>;
+  /** Paths that are ours whatever is mounted (default /healthz and /readyz). */
+  readonly ownPaths?: readonly string[];
+  /** Writes a line for each exchange (default true). Metrics are kept either way. */
+  readonly accessLog?: boolean;
+  /** Adds `x-baton-generation` to answers of targets (default false). */
+  readonly showGeneration?: boolean;
+  /** Our name in `Via` (default: `baton-` and random letters, new for each process). */
+  readonly pseudonym?: string;
+  /** Protocols that may be switched to (default: websocket). */
+  readonly upgrades?: readonly string[];
+  /** Used instead of one of its own, so that several listeners share the connection pools. */
+  readonly forward?: Forward;
+}
+
+export interface TrafficServer {
+  readonly address: Address;
+  /** The forwarder that the services use. */
+  readonly forward: Forward;
+  readonly connections: number;
+  /** Exchanges that have begun and not ended. */
+  readonly inflight: number;
+  /** From now on every answer ends its connection. Connections are still accepted. */
+  drain(): void;
+  /** Stops accepting, closes idle connections; resolves when the last connection has ended. */
+  close(): Promise<void>;
+  /** Cuts what is left. */
+  destroy(): void;
+}
+
+const SPARE_PARSERS = 64;
+
+/** Starts the listener. Throws ListenFailed, and RangeError for a bad entry in `trustedProxies`. */
+export async function startTraffic(options: TrafficOptions): Promise<TrafficServer> {
+  const traffic = new Traffic(options);
+  await traffic.listen();
+  return traffic;
+}
+
+class Traffic implements TrafficServer, TrafficCore {
+  readonly limits: Limits;
+  readonly deadlines: Deadlines;
+  readonly trusted: TrustedPeers;
+  readonly pseudonym: string;
+  readonly scheme = "http";
+  readonly upgrades: ReadonlySet<string>;
+  readonly latin1: Runtime["wire"]["latin1"];
+  readonly forward: Forward;
+  draining = false;
+  inflight = 0;
+  readonly #options: TrafficOptions;
+  readonly #connections = new Set<H1Connection>();
+  readonly #parsers: SharedParser[] = [];
+  readonly #accessLog: AccessLog;
+  readonly #ownPaths: ReadonlySet<string>;
+  readonly #idPrefix: string;
+  #lastId = 0;
+  #dateSecond = 0;
+  #dateLine = "";
+  #listener: Awaited<ReturnType<Runtime["net"]["listen"]>> | undefined;
+  #onEmpty: (() => void) | undefined;
+
+  constructor(options: TrafficOptions) {
+    const { runtime } = options;
+    this.#options = options;
+    this.limits = { ...DEFAULT_LIMITS, ...options.limits };
+    this.deadlines = new Deadlines(runtime.clock);
+    this.trusted = new TrustedPeers(options.trustedProxies ?? []);
+    const letters = hex(runtime.random.bytes(6));
+    this.pseudonym = options.pseudonym ?? `baton-${letters}`;
+    if (!isToken(this.pseudonym)) throw new RangeError(`no name for Via: ${this.pseudonym}`);
+    this.upgrades = new Set(options.upgrades ?? ["websocket"]);
+    this.latin1 = runtime.wire.latin1;
+    this.#ownPaths = new Set(options.ownPaths ?? ["/healthz", "/readyz"]);
+    this.#idPrefix = hex(runtime.random.bytes(8));
+    this.#accessLog = new AccessLog({
+      log: options.log,
+      metrics: options.metrics,
+      writeLines: options.accessLog ?? true,
+      now: () => this.now(),
+    });
+    this.forward = options.forward ?? createForward({
+      runtime,
+      deadlines: this.deadlines,
+      ...(options.timeouts !== undefined && { timeouts: options.timeouts }),
+      ...(options.showGeneration !== undefined && { showGeneration: options.showGeneration }),
+    });
+    options.metrics.gauge("baton_connections", "Open client connections.").collect((gauge) =>
+      gauge.set(this.#connections.size)
+    );
+  }
+
+  async listen(): Promise<void> {
+    const { runtime, listen } = this.#options;
+    this.#listener = await runtime.net.listen(listen, (socket) => this.#accept(socket));
+  }
+
+  get address(): Address {
+    return this.#listener?.address ?? this.#options.listen.address;
+  }
+
+  get connections(): number {
+    return this.#connections.size;
+  }
+
+  /** A connection of any kind begins here; HTTP/1.1 is what it is taken for. */
+  #accept(socket: ByteSocket): void {
+    const most = this.limits.connections;
+    if (most > 0 && this.#connections.size >= most) return refuseConnection(socket);
+    this.#connections.add(new H1Connection(this, socket));
+  }
+
+  // --------------------------------------------------------------------------- TrafficCore
+
+  now(): number {
+    return this.#options.runtime.clock.monotonic();
+  }
+
+  after(delayMs: number, action: () => void): () => void {
+    return this.#options.runtime.clock.after(delayMs, action);
+  }
+
+  mintRequestId(): string {
+    this.#lastId += 1;
+    return `${this.#idPrefix}-${this.#lastId.toString(36)}`;
+  }
+
+  dateLine(): string {
+    const now = this.#options.runtime.clock.now();
+    const second = Math.floor(now / 1000);
+    if (second !== this.#dateSecond) {
+      this.#dateSecond = second;
+      this.#dateLine = `date: ${new Date(now).toUTCString()}\r\n`;
+    }
+    return this.#dateLine;
+  }
+
+  takeParser(handlers: MessageHandlers): MessageParser {
+    const shared = this.#parsers.pop() ?? new SharedParser(this.#options.runtime);
+    shared.owner = handlers;
+    shared.parser.reset();
+    this.#taken.set(shared.parser, shared);
+    return shared.parser;
+  }
+
+  readonly #taken = new Map<MessageParser, SharedParser>();
+
+  returnParser(parser: MessageParser): void {
+    const shared = this.#taken.get(parser);
+    if (shared === undefined) return;
+    this.#taken.delete(parser);
+    shared.owner = undefined;
+    if (this.#parsers.length < SPARE_PARSERS) this.#parsers.push(shared);
+    else parser.free();
+  }
+
+  begun(_exchange: H1Exchange): void {
+    this.inflight += 1;
+  }
+
+  dispatch(exchange: H1Exchange): void {
+    this.inflight += 1;
+    const { lifecycle, routes } = this.#options;
+    if (lifecycle !== undefined) {
+      const release = lifecycle.admit();
+      if (release === undefined) {
+        exchange.keepAlive = false;
+        return exchange.fail(new BatonError("draining", "shutting down", { retryAfterS: 1 }));
+      }
+      exchange.release = release;
+    }
+    if (exchange.target === "*") return answerOptions(exchange);
+    const { path } = exchange;
+    if (this.#ownPaths.has(path)) return void this.#answerOurselves(exchange);
+    const route = routes.match(path);
+    if (route === undefined) return void this.#answerOurselves(exchange);
+    try {
+      const handled = route.service.handle(exchange, this.forward, route.mount);
+      if (handled !== undefined) void this.#watch(exchange, handled);
+    } catch (error) {
+      this.#failed(exchange, error);
+    }
+  }
+
+  async #watch(exchange: H1Exchange, handled: Promise<void>): Promise<void> {
+    try {
+      await handled;
+      if (!exchange.answered && !exchange.finished && exchange.sink === undefined) {
+        throw new Error("the service did not answer");
+      }
+    } catch (error) {
+      this.#failed(exchange, error);
+    }
+  }
+
+  #failed(exchange: H1Exchange, error: unknown): void {
+    if (!(error instanceof BatonError)) {
+      this.#options.log.error("service_failed", { request_id: exchange.requestId, error });
+    }
+    exchange.fail(error);
+  }
+
+  async #answerOurselves(exchange: H1Exchange): Promise<void> {
+    const { appFetch } = this.#options;
+    try {
+      if (appFetch === undefined) throw new BatonError("not_found", "nothing is served here");
+      exchange.respond(await appFetch(exchangeRequest(exchange), { exchange }));
+    } catch (error) {
+      this.#failed(exchange, error);
+    }
+  }
+
+  finished(exchange: H1Exchange): void {
+    this.inflight -= 1;
+    this.#accessLog.write(exchange);
+  }
+
+  closed(connection: H1Connection): void {
+    this.#connections.delete(connection);
+    if (this.#connections.size === 0) this.#onEmpty?.();
+  }
+
+  // ------------------------------------------------------------------------- TrafficServer
+
+  drain(): void {
+    this.draining = true;
+  }
+
+  async close(): Promise<void> {
+    this.draining = true;
+    await this.#listener?.close();
+    for (const connection of [...this.#connections]) connection.shut();
+    if (this.#connections.size > 0) await new Promise<void>((resolve) => (this.#onEmpty = resolve));
+    for (const shared of this.#parsers.splice(0)) shared.parser.free();
+  }
+
+  destroy(): void {
+    for (const connection of [...this.#connections]) connection.cut();
+  }
+}
+
+/** A parser whose callbacks go to whoever has it at the time. */
+class SharedParser {
+  owner: MessageHandlers | undefined;
+  readonly parser: MessageParser;
+
+  constructor(runtime: Pick<Runtime, "wire">) {
+    this.parser = runtime.wire.messageParser("request", {
+      head: (head) => this.owner?.head(head),
+      body: (chunk) => this.owner?.body(chunk),
+      end: (trailers) => this.owner?.end(trailers),
+    });
+  }
+}
+
+function answerOptions(exchange: H1Exchange): void {
+  exchange.respond(new Response(null, { status: 204, headers: { allow: ALLOWED } }));
+}
+
+function refuseConnection(socket: ByteSocket): void {
+  socket.handle({ data: () => {}, end: () => {}, drain: () => {}, close: () => {} });
+  const body = '{"error":{"code":"overloaded","message":"too many connections"}}\n';
+  socket.write(
+    "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n" +
+      `connection: close\r\ncontent-length: ${body.length}\r\n\r\n${body}`,
+  );
+  socket.end();
+}
+
+function hex(bytes: Uint8Array): string {
+  let text = "";
+  for (const byte of bytes) text += byte.toString(16).padStart(2, "0");
+  return text;
+}
