@@ -35,12 +35,16 @@ export function environmentName(path: Path): string {
     ).join("_");
 }
 
-/** Reads the variables that are keys. `file` tells the names of services that are already there. */
+/**
+ * Reads the variables that are keys. `file` tells the names of services that are already there;
+ * `names` are further variables for keys, which count unless the name has a meaning already.
+ */
 export function readEnvironment(
   environment: Readonly<Record<string, string>>,
   file: unknown,
+  names: ReadonlyMap<string, Path> = new Map(),
 ): EnvironmentValues {
-  const known = knownNames(file);
+  const known = knownNames(file, names);
   const secrets = secretNames(file);
   const values: { path: Path; name: string; value: unknown }[] = [];
   const problems: Problem[] = [];
@@ -79,7 +83,10 @@ interface KnownKey {
   readonly schema: JsonSchema;
 }
 
-function knownNames(file: unknown): Map<string, KnownKey[]> {
+function knownNames(
+  file: unknown,
+  further: ReadonlyMap<string, Path>,
+): Map<string, KnownKey[]> {
   const names = new Map<string, KnownKey[]>();
   for (const { path, schema } of configKeys()) {
     if (path.includes("[]") || path[0] === "$schema") continue;
@@ -90,6 +97,10 @@ function knownNames(file: unknown): Map<string, KnownKey[]> {
       if (same === undefined) names.set(name, [{ path: real, schema }]);
       else if (isNew) same.push({ path: real, schema });
     }
+  }
+  for (const [name, path] of further) {
+    const same = names.get(environmentName(path))?.[0];
+    if (same !== undefined && !names.has(name)) names.set(name, [same]);
   }
   return names;
 }

@@ -10,6 +10,8 @@ import { ConfigError, type Problem, problemsOf } from "./problems.ts";
 import { brokenRules } from "./rules.ts";
 import { type Config, configSchema } from "./schema.ts";
 import { readSecret, type Secret } from "./secret.ts";
+import { startedAsVersiond } from "./versiond_env.ts";
+import { type WithoutFile, withoutFile } from "./without_file.ts";
 
 export interface LoadOptions {
   /** `--config`; before `BATON_CONFIG`, before `baton.json` in the working folder. */
@@ -33,25 +35,30 @@ export async function loadConfig(
 ): Promise<LoadedConfig> {
   const environment = { ...runtime.env(), ...options.overrides };
   const file = await readFile(runtime, options.path ?? named(environment, "BATON_CONFIG"));
-  const config = parseConfig(file?.value ?? {}, environment);
+  const alone = file === undefined ? withoutFile(environment) : undefined;
+  const config = parseConfig(file?.value ?? {}, environment, alone);
   const problems = await missingSecrets(runtime, config);
   if (problems.length > 0) throw new ConfigError(problems);
-  return { config, path: file?.path, warnings: [] };
+  return { config, path: file?.path, warnings: warningsOf(environment, file?.path, alone) };
 }
 
-/** The pure part: a file's value and an environment -> Config. Throws ConfigError. */
+/**
+ * The pure part: a file's value and an environment -> Config. `alone` is what stands for the file
+ * where there is none. Throws ConfigError.
+ */
 export function parseConfig(
   file: unknown,
   environment: Readonly<Record<string, string>> = {},
+  alone?: WithoutFile,
 ): Config {
   if (typeof file !== "object" || file === null || Array.isArray(file)) {
     throw new ConfigError([{ key: "the configuration", allowed: "must be a JSON object" }]);
   }
-  const { values, problems: environmentProblems } = readEnvironment(environment, file);
-  const problems: Problem[] = [...environmentProblems];
+  let written: unknown = alone?.file ?? file;
+  const read = readEnvironment(environment, written, alone?.names);
+  const problems: Problem[] = [...(alone?.problems ?? []), ...read.problems];
   const sources = new Map<string, string>();
-  let written: unknown = file;
-  for (const { path, name, value } of values) {
+  for (const { path, name, value } of [...(alone?.values ?? []), ...read.values]) {
     written = withValue(written, path, value);
     sources.set(JSON.stringify(path), name);
   }
@@ -105,6 +112,17 @@ async function missingSecrets(
   await check("admin.token", config.admin.token);
   await check("replica.token", config.replica?.token);
   return problems;
+}
+
+function warningsOf(
+  environment: Readonly<Record<string, string>>,
+  path: string | undefined,
+  alone: WithoutFile | undefined,
+): readonly string[] {
+  if (alone !== undefined) return alone.warnings;
+  return path !== undefined && startedAsVersiond(environment)
+    ? [`versiond's variables have no effect: the configuration is ${path}`]
+    : [];
 }
 
 function named(environment: Readonly<Record<string, string>>, name: string): string | undefined {

@@ -8,6 +8,7 @@
 
 import type { VersionsConfig } from "../config/versions.ts";
 import { isDevshardBinary } from "../config/versions.ts";
+import { parseSwitch } from "../config/versiond_values.ts";
 
 /** The child's loopback admin address; set only for a child that said it has such a listener. */
 export const ADMIN_ADDRESS_VARIABLE = "DEVSHARD_ADMIN_ADDR";
@@ -108,33 +109,11 @@ function fill(template: string, start: ChildStart): string {
   );
 }
 
-/**
- * Versiond's grammar for a boolean in the environment: empty, 0, f, false, no, off; or 1, t, true,
- * yes, on; trimmed, in any case. Throws for anything else.
- */
+/** GONKA_HA as versiond reads it. Throws for what is neither on nor off. */
 export function parseHa(text: string): boolean {
-  switch (text.trim().toLowerCase()) {
-    case "":
-    case "0":
-    case "f":
-    case "false":
-    case "no":
-    case "off":
-      return false;
-    case "1":
-    case "t":
-    case "true":
-    case "yes":
-    case "on":
-      return true;
-    default:
-      throw new Error(
-        `${HA_VARIABLE} is ${JSON.stringify(text)}: allowed are 1/t/true/yes/on, 0/f/false/no/off`,
-      );
-  }
-}
-
-/** Names separated by comma, semicolon or space. */
-export function parseNameList(text: string): string[] {
-  return text.split(/[,;\s]+/).filter((name) => name !== "");
+  const on = parseSwitch(text);
+  if (on !== undefined) return on;
+  throw new Error(
+    `${HA_VARIABLE} is ${JSON.stringify(text)}: allowed are 1/t/true/yes/on, 0/f/false/no/off`,
+  );
 }
