@@ -1,0 +1,900 @@
+/**
+ * The prefix index: which lanes hold which blocks, one partition to an instance.
+ *
+ * One rule carries everything: a lane holds a node only while it holds the node's parent. So the
+ * holders of a block are a subset of the holders of the block before it, equal counts mean equal
+ * sets, and a look-up has to compare lists only where the counts differ.
+ *
+ * Lanes are known here by slot numbers. A slot with handle 0 is hidden: a lane that was closed or
+ * cleared and is being taken apart in slices, or one that is being loaded.
+ */
+
+import { reserve, usedBytes } from "./arena";
+import {
+  addHolder,
+  entryAt,
+  entrySlot,
+  entryTiers,
+  holdingOn,
+  isSingle,
+  listAt,
+  listCount,
+  listMixed,
+  lowerBound,
+  removeHolder,
+  setTiers,
+} from "./holders";
+import {
+  copiesOf,
+  dropHolding,
+  dropNode,
+  engineOf,
+  firstOf,
+  holdingAt,
+  holdingsLive,
+  holdingsMade,
+  HOT,
+  LANE_TOP,
+  makeHolding,
+  makeNode,
+  nextOf,
+  nodeAt,
+  nodeHolders,
+  nodeLocal,
+  nodeOf,
+  nodeParent,
+  nodesLive,
+  nodeTag,
+  NUMBER_MASK,
+  previousOf,
+  ROOT,
+  ROOT_TAG,
+  setCopies,
+  setFirst,
+  setNext,
+  setPrevious,
+  slotOf,
+  tiersOf,
+} from "./records";
+import {
+  createTable,
+  edgeTag,
+  EDGES,
+  ENGINES,
+  engineTag,
+  home,
+  insert,
+  pagesFor,
+  remove,
+  sizeFound,
+  slotAddress,
+} from "./table";
+import { chain, xxh3 } from "./xxh3";
+
+// ------------------------------------------------------------------------------- shared memory
+
+/** What callers write before a call and read after one. */
+const STAGING_BYTES: usize = 1 << 19;
+const STAGING: usize = reserve(STAGING_BYTES);
+const RESULT: usize = reserve(64);
+const MAX_SLOTS: usize = 65536;
+const MATCH_BYTES: usize = 20;
+const MATCHES: usize = reserve(MAX_SLOTS * MATCH_BYTES);
+
+export function stagingAt(): usize {
+  return STAGING;
+}
+export function stagingBytes(): usize {
+  return STAGING_BYTES;
+}
+export function resultAt(): usize {
+  return RESULT;
+}
+export function matchesAt(): usize {
+  return MATCHES;
+}
+
+// Offsets in RESULT, u32 each.
+const APPLIED: usize = 0;
+const DUPLICATES: usize = 4;
+const UNKNOWN: usize = 8;
+const EVICTED: usize = 12;
+const RENAMED: usize = 16;
+const CONFLICTS: usize = 20;
+const CUT: usize = 24;
+
+// @ts-ignore: decorator
+@inline
+function bump(counter: usize): void {
+  store<u32>(RESULT + counter, load<u32>(RESULT + counter) + 1);
+}
+
+function resetResult(): void {
+  memory.fill(RESULT, 0, 32);
+}
+
+// ------------------------------------------------------------------------------------- hashing
+
+/**
+ * Local hashes of `count` blocks: XXH3-64 of `windowBytes` at every `strideBytes` from `tokens`,
+ * written to `out` (u64 each).
+ */
+export function hashBlocks(
+  tokens: usize,
+  count: u32,
+  strideBytes: u32,
+  windowBytes: u32,
+  seed: u64,
+  out: usize,
+): void {
+  for (let i: u32 = 0; i < count; i++) {
+    store<u64>(out, xxh3(tokens, windowBytes, seed));
+    tokens += strideBytes;
+    out += 8;
+  }
+}
+
+export function hashBytes(at: usize, length: u32, seed: u64): u64 {
+  return xxh3(at, length, seed);
+}
+
+/**
+ * Chain keys of `count` rows. `parents` (i32 each) are row numbers from `base` on; a row whose
+ * parent is below `base` finds the parent's key in its own place in `keys`; -1 starts a sequence.
+ */
+export function chainKeys(
+  count: u32,
+  base: i32,
+  parents: usize,
+  locals: usize,
+  keys: usize,
+  seed: u64,
+): void {
+  for (let i: u32 = 0; i < count; i++) {
+    const parent = load<i32>(parents + (<usize>i << 2));
+    const local = load<u64>(locals + (<usize>i << 3));
+    const at = keys + (<usize>i << 3);
+    if (parent < 0) store<u64>(at, local);
+    else if (parent < base) store<u64>(at, chain(load<u64>(at), local, seed));
+    else store<u64>(at, chain(load<u64>(keys + (<usize>(parent - base) << 3)), local, seed));
+  }
+}
+
+// --------------------------------------------------------------------------------------- slots
+// 0 first u32 | 4 count u32 | 8 handle u32 | 12 query u32 (the last look-up that met it)
+
+const SLOT_BYTES: usize = 16;
+const SLOTS: usize = reserve(MAX_SLOTS * SLOT_BYTES);
+
+// @ts-ignore: decorator
+@inline
+function slotAt(slot: u32): usize {
+  return SLOTS + <usize>slot * SLOT_BYTES;
+}
+
+/** Shows a slot as lane `handle` in look-ups, or hides it (0). */
+export function setHandle(slot: u32, handle: u32): void {
+  store<u32>(slotAt(slot), handle, 8);
+}
+
+export function slotCount(slot: u32): u32 {
+  return load<u32>(slotAt(slot), 4);
+}
+
+// ------------------------------------------------------------------------------------ look-ups
+
+function findEngine(engine: u64, slot: u32): u32 {
+  const tag = engineTag(engine, slot);
+  const pages = pagesFor(ENGINES, tag);
+  let position = home(tag, sizeFound);
+  while (true) {
+    const value = load<u32>(slotAddress(pages, position));
+    if (value == 0) return 0;
+    if (value >>> 28 == (tag & 15)) {
+      const holding = value & NUMBER_MASK;
+      const at = holdingAt(holding);
+      if (engineOf(at) == engine && slotOf(at) == slot) return holding;
+    }
+    position++;
+  }
+}
+
+function findEdge(tag: u32, parent: u32, local: u64): u32 {
+  const pages = pagesFor(EDGES, tag);
+  let position = home(tag, sizeFound);
+  while (true) {
+    const value = load<u32>(slotAddress(pages, position));
+    if (value == 0) return 0;
+    if (value >>> 28 == (tag & 15)) {
+      const node = value & NUMBER_MASK;
+      const at = nodeAt(node);
+      if (nodeLocal(at) == local && nodeParent(at) == parent) return node;
+    }
+    position++;
+  }
+}
+
+// ------------------------------------------------------------------------- linking and dropping
+
+/** Puts a holding in front of the children of `parent` (0 = the slot's own list). */
+function link(holding: u32, parent: u32, slot: u32): void {
+  const at = holdingAt(holding);
+  let next: u32;
+  if (parent != 0) {
+    const parentAt = holdingAt(parent);
+    next = firstOf(parentAt);
+    setFirst(parentAt, holding);
+    setPrevious(at, parent);
+  } else {
+    next = load<u32>(slotAt(slot));
+    store<u32>(slotAt(slot), holding);
+    setPrevious(at, LANE_TOP | slot);
+  }
+  setNext(at, next);
+  if (next != 0) setPrevious(holdingAt(next), holding);
+}
+
+function unlink(holding: u32): void {
+  const at = holdingAt(holding);
+  const previous = previousOf(at);
+  const next = nextOf(at);
+  if ((previous & LANE_TOP) != 0) {
+    store<u32>(slotAt(previous & ~LANE_TOP), next);
+  } else {
+    const previousAt = holdingAt(previous);
+    if (firstOf(previousAt) == holding) setFirst(previousAt, next);
+    else setNext(previousAt, next);
+  }
+  if (next != 0) setPrevious(holdingAt(next), previous);
+}
+
+/** Forgets a holding that has no children. */
+function dropLeaf(holding: u32): void {
+  unlink(holding);
+  const at = holdingAt(holding);
+  const slot = slotOf(at);
+  const node = nodeOf(at);
+  remove(ENGINES, engineTag(engineOf(at), slot), holding);
+  if (removeHolder(node, slot)) {
+    remove(EDGES, nodeTag(nodeAt(node)), node);
+    dropNode(node);
+  }
+  dropHolding(holding);
+  const counter = slotAt(slot) + 4;
+  store<u32>(counter, load<u32>(counter) - 1);
+}
+
+/** Forgets a holding and all below it, leaves first. Returns how many. */
+function dropTree(holding: u32): u32 {
+  let current = holding;
+  let dropped: u32 = 0;
+  while (true) {
+    let first = firstOf(holdingAt(current));
+    while (first != 0) {
+      current = first;
+      first = firstOf(holdingAt(current));
+    }
+    const parent = previousOf(holdingAt(current));
+    dropLeaf(current);
+    dropped++;
+    if (current == holding) return dropped;
+    // A leaf that was reached through first children has its parent in `previous`.
+    current = parent;
+  }
+}
+
+/** Forgets up to `budget` holdings of a slot; returns how many are left. */
+export function release(slot: u32, budget: u32): u32 {
+  const at = slotAt(slot);
+  let current = load<u32>(at);
+  while (budget > 0 && current != 0) {
+    let first = firstOf(holdingAt(current));
+    while (first != 0) {
+      current = first;
+      first = firstOf(holdingAt(current));
+    }
+    const previous = previousOf(holdingAt(current));
+    dropLeaf(current);
+    budget--;
+    current = (previous & LANE_TOP) != 0 ? load<u32>(at) : previous;
+  }
+  return load<u32>(at, 4);
+}
+
+// ----------------------------------------------------------------------------------- the bound
+
+let bound: u32 = 0;
+let hand: u32 = 0;
+/** Recently used leaves that the hand passes before it takes one all the same. */
+const MERCY: u32 = 256;
+
+/** Most holdings to keep; 0 = no bound. */
+export function setBound(holdings: u32): void {
+  bound = holdings;
+}
+
+/**
+ * Forgets the leaf that was least recently stored or matched, nearly: a hand goes down over all
+ * holdings, so that it takes a sequence from its end, and spares once what was used since it passed.
+ */
+function evict(spared: u32): void {
+  let mercy = MERCY;
+  let candidate: u32 = 0;
+  for (let steps: u32 = 2 * holdingsMade; steps > 0; steps--) {
+    if (hand <= 1) hand = holdingsMade;
+    hand--;
+    const at = holdingAt(hand);
+    const node = nodeOf(at);
+    if (hand == 0 || node == 0 || firstOf(at) != 0 || hand == spared) continue;
+    const parentAt = nodeAt(node) + 8;
+    const parent = load<u32>(parentAt);
+    if ((parent & HOT) != 0) {
+      store<u32>(parentAt, parent & ~HOT);
+      if (candidate == 0) candidate = hand;
+      if (--mercy > 0) continue;
+    } else {
+      candidate = hand;
+    }
+    break;
+  }
+  if (candidate == 0) return;
+  dropLeaf(candidate);
+  bump(EVICTED);
+}
+
+// ---------------------------------------------------------------------------------- store, load
+
+/** Copies of one tier are four bits and stay at 15 once there. */
+function addCopies(copies: u32, more: u32): u32 {
+  for (let shift: u32 = 0; shift < 16; shift += 4) {
+    const sum = ((copies >> shift) & 15) + ((more >> shift) & 15);
+    copies = (copies & ~(<u32>15 << shift)) | ((sum > 15 ? 15 : sum) << shift);
+  }
+  return copies;
+}
+
+/**
+ * Adds copies of one block below `parent` (0 = none). Returns its holding, or 0 if the engine's name
+ * already stands for another block of the lane.
+ */
+function put(slot: u32, parent: u32, engine: u64, local: u64, copies: u32): u32 {
+  let above = ROOT;
+  let tag = ROOT_TAG;
+  if (parent != 0) {
+    above = nodeOf(holdingAt(parent));
+    tag = nodeTag(nodeAt(above));
+  }
+  const known = findEngine(engine, slot);
+  if (known != 0) {
+    const at = holdingAt(known);
+    const node = nodeOf(at);
+    const nodeRecord = nodeAt(node);
+    if (nodeParent(nodeRecord) != above || nodeLocal(nodeRecord) != local) {
+      bump(CONFLICTS);
+      return 0;
+    }
+    const before = copiesOf(at);
+    const after = addCopies(before, copies);
+    setCopies(at, after);
+    const tiers = tiersOf(after);
+    if (tiers != tiersOf(before)) {
+      setTiers(node, slot, tiers);
+      bump(APPLIED);
+    } else {
+      bump(DUPLICATES);
+    }
+    store<u32>(nodeRecord, load<u32>(nodeRecord, 8) | HOT, 8);
+    return known;
+  }
+  tag = edgeTag(tag, local);
+  let node = findEdge(tag, above, local);
+  if (node != 0) {
+    const old = holdingOn(node, slot);
+    if (old != 0) {
+      // The same tokens under a new name: what the old name stood for is gone, and what was below.
+      bump(RENAMED);
+      const dropped = dropTree(old);
+      store<u32>(RESULT + CUT, load<u32>(RESULT + CUT) + dropped);
+      node = findEdge(tag, above, local);
+    }
+  }
+  if (bound != 0 && holdingsLive >= bound) {
+    evict(parent);
+    if (node != 0) node = findEdge(tag, above, local);
+  }
+  const fresh = node == 0;
+  if (fresh) {
+    node = makeNode(above, local, tag);
+    insert(EDGES, tag, node);
+  } else {
+    const at = nodeAt(node);
+    store<u32>(at, load<u32>(at, 8) | HOT, 8);
+  }
+  const holding = makeHolding(engine, node, copies, slot);
+  addHolder(node, slot, tiersOf(copies), holding, fresh);
+  insert(ENGINES, engineTag(engine, slot), holding);
+  link(holding, parent, slot);
+  const counter = slotAt(slot) + 4;
+  store<u32>(counter, load<u32>(counter) + 1);
+  bump(APPLIED);
+  return holding;
+}
+
+/**
+ * Stores a run of blocks, each the child of the one before, the first the child of `parent` if
+ * `hasParent`. Returns the number of blocks taken, or -1 when the parent is not held.
+ */
+export function storeRun(
+  slot: u32,
+  hasParent: bool,
+  parent: u64,
+  count: u32,
+  engines: usize,
+  locals: usize,
+  tier: u32,
+): i32 {
+  resetResult();
+  let above: u32 = 0;
+  if (hasParent) {
+    above = findEngine(parent, slot);
+    if (above == 0) return -1;
+  }
+  const copies: u32 = 1 << (tier << 2);
+  for (let i: u32 = 0; i < count; i++) {
+    const offset = <usize>i << 3;
+    above = put(slot, above, load<u64>(engines + offset), load<u64>(locals + offset), copies);
+    if (above == 0) return i;
+  }
+  return count;
+}
+
+/**
+ * Stores rows of a snapshot: each with its parent's engine hash (`parents`, valid where `linked` is
+ * not 0) and its copies (four bits a tier). Returns the number of rows taken: less than `count`
+ * when a parent is missing or a name is taken.
+ */
+export function loadRows(
+  slot: u32,
+  count: u32,
+  linked: usize,
+  parents: usize,
+  engines: usize,
+  locals: usize,
+  copies: usize,
+): u32 {
+  resetResult();
+  for (let i: u32 = 0; i < count; i++) {
+    const offset = <usize>i << 3;
+    let above: u32 = 0;
+    if (load<u8>(linked + i) != 0) {
+      above = findEngine(load<u64>(parents + offset), slot);
+      if (above == 0) return i;
+    }
+    const held = <u32>load<u16>(copies + (<usize>i << 1));
+    const engine = load<u64>(engines + offset);
+    if (put(slot, above, engine, load<u64>(locals + offset), held) == 0) return i;
+  }
+  return count;
+}
+
+// --------------------------------------------------------------------------------------- remove
+
+/** The holding after `holding` and its subtree, below `top`; 0 when there is none. */
+function after(holding: u32, top: u32): u32 {
+  let current = holding;
+  while (current != top) {
+    const next = nextOf(holdingAt(current));
+    if (next != 0) return next;
+    let previous = previousOf(holdingAt(current));
+    while (firstOf(holdingAt(previous)) != current) {
+      current = previous;
+      previous = previousOf(holdingAt(current));
+    }
+    current = previous;
+  }
+  return 0;
+}
+
+/** Takes a tier from all that is below `top`; what has no other tier goes, with what is below it. */
+function cutTier(top: u32, tier: u32): void {
+  const mask: u32 = ~(<u32>15 << (tier << 2));
+  let current = firstOf(holdingAt(top));
+  while (current != 0) {
+    const at = holdingAt(current);
+    const before = copiesOf(at);
+    const copies = before & mask;
+    if (copies == 0) {
+      const next = after(current, top);
+      const dropped = dropTree(current);
+      store<u32>(RESULT + CUT, load<u32>(RESULT + CUT) + dropped);
+      current = next;
+      continue;
+    }
+    if (copies != before) {
+      setCopies(at, copies);
+      setTiers(nodeOf(at), slotOf(at), tiersOf(copies));
+    }
+    const first = firstOf(at);
+    current = first != 0 ? first : after(current, top);
+  }
+}
+
+/** Removes one copy; false if there is none. */
+function removeCopy(holding: u32, tier: u32): bool {
+  const at = holdingAt(holding);
+  const shift = tier << 2;
+  const before = copiesOf(at);
+  if (((before >> shift) & 15) == 0) return false;
+  const copies = before - (<u32>1 << shift);
+  bump(APPLIED);
+  if (((copies >> shift) & 15) != 0) {
+    setCopies(at, copies);
+    return true;
+  }
+  if (copies == 0) {
+    const dropped = dropTree(holding) - 1;
+    store<u32>(RESULT + CUT, load<u32>(RESULT + CUT) + dropped);
+    return true;
+  }
+  setCopies(at, copies);
+  const tiers = tiersOf(copies);
+  setTiers(nodeOf(at), slotOf(at), tiers);
+  // A faster tier still carries the sequence over this block; else the tier ends here.
+  if ((tiers & ((<u32>1 << tier) - 1)) == 0 && firstOf(at) != 0) cutTier(holding, tier);
+  return true;
+}
+
+/**
+ * Removes one copy in `tier` of each named block. A name that was unknown before the call counts
+ * as unknown; one that goes because an earlier one of the same call took it along does not.
+ */
+export function removeRun(slot: u32, count: u32, engines: usize, tier: u32): void {
+  resetResult();
+  const shift = tier << 2;
+  if (count > 1) {
+    for (let i: u32 = 0; i < count; i++) {
+      const holding = findEngine(load<u64>(engines + (<usize>i << 3)), slot);
+      if (holding == 0 || ((copiesOf(holdingAt(holding)) >> shift) & 15) == 0) bump(UNKNOWN);
+    }
+  }
+  for (let i: u32 = 0; i < count; i++) {
+    const holding = findEngine(load<u64>(engines + (<usize>i << 3)), slot);
+    if ((holding == 0 || !removeCopy(holding, tier)) && count == 1) bump(UNKNOWN);
+  }
+}
+
+// ---------------------------------------------------------------------------------------- match
+
+let path: usize = reserve(1 << 16);
+let pathRoom: u32 = 1 << 14;
+let depth: u32 = 0;
+let walkNode: u32 = ROOT;
+let walkTag: u32 = ROOT_TAG;
+
+const AHEAD: u32 = 16;
+const AHEAD_TAGS: usize = memory.data(16 * 4, 4);
+const AHEAD_NODES: usize = memory.data(16 * 4, 4);
+
+export function matchBegin(): void {
+  depth = 0;
+  walkNode = ROOT;
+  walkTag = ROOT_TAG;
+}
+
+/**
+ * Walks on by `count` local hashes; false once a block is missing. The place of a block in the table
+ * does not depend on what the table says about the block before it, so the places of the next few
+ * are read first: the reads wait for memory together, not one after the other.
+ */
+export function matchFeed(locals: usize, count: u32): bool {
+  if (depth + count > pathRoom) {
+    let room = pathRoom * 2;
+    while (room < depth + count) room *= 2;
+    const larger = reserve(<usize>room << 2);
+    memory.copy(larger, path, <usize>depth << 2);
+    path = larger;
+    pathRoom = room;
+  }
+  let done: u32 = 0;
+  while (done < count) {
+    const batch = count - done < AHEAD ? count - done : AHEAD;
+    let tag = walkTag;
+    for (let i: u32 = 0; i < batch; i++) {
+      tag = edgeTag(tag, load<u64>(locals + (<usize>i << 3)));
+      const pages = pagesFor(EDGES, tag);
+      store<u32>(AHEAD_TAGS + (<usize>i << 2), tag);
+      store<u32>(
+        AHEAD_NODES + (<usize>i << 2),
+        load<u32>(slotAddress(pages, home(tag, sizeFound))),
+      );
+    }
+    let node = walkNode;
+    for (let i: u32 = 0; i < batch; i++) {
+      const local = load<u64>(locals + (<usize>i << 3));
+      const value = load<u32>(AHEAD_NODES + (<usize>i << 2));
+      const guess = value & NUMBER_MASK;
+      const at = nodeAt(guess);
+      if (value != 0 && nodeLocal(at) == local && nodeParent(at) == node) {
+        node = guess;
+      } else {
+        node = value == 0
+          ? 0
+          : findEdge(load<u32>(AHEAD_TAGS + (<usize>i << 2)), node, local);
+        if (node == 0) return false;
+      }
+      store<u32>(path + (<usize>depth << 2), node);
+      depth++;
+    }
+    walkNode = node;
+    walkTag = tag;
+    locals += <usize>batch << 3;
+    done += batch;
+  }
+  return true;
+}
+
+let query: u32 = 0;
+let rows: u32 = 0;
+
+// Lanes whose device prefix has ended and whose slower tiers are being followed:
+// 0 slot u32 | 4 row u32 | 8 tier reached u32
+const FOLLOWED_BYTES: usize = 12;
+const FOLLOWED: usize = reserve(MAX_SLOTS * FOLLOWED_BYTES);
+
+// @ts-ignore: decorator
+@inline
+function rowAt(row: u32): usize {
+  return MATCHES + <usize>row * MATCH_BYTES;
+}
+
+function addRow(slot: u32, blocks: u32): u32 {
+  const handle = load<u32>(slotAt(slot), 8);
+  if (handle == 0) return rows;
+  const at = rowAt(rows);
+  store<u32>(at, handle);
+  store<u32>(at, blocks, 4);
+  store<u32>(at, blocks, 8);
+  store<u32>(at, blocks, 12);
+  store<u32>(at, blocks, 16);
+  return rows++;
+}
+
+/** Writes the depth of all tiers from `tier` on. */
+// @ts-ignore: decorator
+@inline
+function endTiers(row: u32, tier: u32, blocks: u32): void {
+  for (; tier < 4; tier++) store<u32>(rowAt(row) + 4 + (<usize>tier << 2), blocks);
+}
+
+/** The first tier from `tier` on that is in `tiers`; those passed over end at `blocks`. */
+// @ts-ignore: decorator
+@inline
+function descend(row: u32, tier: u32, tiers: u32, blocks: u32): u32 {
+  while (tier < 4 && ((tiers >> tier) & 1) == 0) {
+    store<u32>(rowAt(row) + 4 + (<usize>tier << 2), blocks);
+    tier++;
+  }
+  return tier;
+}
+
+// @ts-ignore: decorator
+@inline
+function holdersCount(holders: u32): u32 {
+  return isSingle(holders) ? 1 : listCount(listAt(holders));
+}
+
+// @ts-ignore: decorator
+@inline
+function holderSlot(holders: u32, index: u32): u32 {
+  return isSingle(holders)
+    ? slotOf(holdingAt(holders & NUMBER_MASK))
+    : entrySlot(entryAt(listAt(holders), index));
+}
+
+function tiersOn(holders: u32, slot: u32): u32 {
+  if (isSingle(holders)) {
+    return slotOf(holdingAt(holders & NUMBER_MASK)) == slot ? holders >>> 28 : 0;
+  }
+  const list = listAt(holders);
+  const index = lowerBound(list, slot);
+  if (index >= listCount(list)) return 0;
+  const entry = entryAt(list, index);
+  return entrySlot(entry) == slot ? entryTiers(entry) : 0;
+}
+
+// @ts-ignore: decorator
+@inline
+function lacksDeviceSomewhere(holders: u32): bool {
+  return isSingle(holders) ? ((holders >>> 28) & 1) == 0 : listMixed(listAt(holders)) != 0;
+}
+
+let followed: u32 = 0;
+
+function follow(slot: u32, tiers: u32, blocks: u32): void {
+  const at = slotAt(slot);
+  if ((tiers & 1) != 0 || load<u32>(at, 12) == query) return;
+  store<u32>(at, query, 12);
+  if (load<u32>(at, 8) == 0) return;
+  const row = addRow(slot, blocks);
+  const tier = descend(row, 0, tiers, blocks);
+  if (tier == 4) return;
+  const entry = FOLLOWED + <usize>followed * FOLLOWED_BYTES;
+  store<u32>(entry, slot);
+  store<u32>(entry, row, 4);
+  store<u32>(entry, tier, 8);
+  followed++;
+}
+
+/** Rows of all lanes that hold some block of the path outside the device, tier by tier. */
+function matchTiers(): void {
+  followed = 0;
+  for (let i: u32 = 0; i < depth; i++) {
+    const holders = nodeHolders(nodeAt(load<u32>(path + (<usize>i << 2))));
+    const lacking = lacksDeviceSomewhere(holders);
+    if (followed == 0 && !lacking) continue;
+    let kept: u32 = 0;
+    for (let f: u32 = 0; f < followed; f++) {
+      const entry = FOLLOWED + <usize>f * FOLLOWED_BYTES;
+      const slot = load<u32>(entry);
+      const row = load<u32>(entry, 4);
+      const from = load<u32>(entry, 8);
+      const tiers = tiersOn(holders, slot);
+      const tier = descend(row, from, tiers, i);
+      if (tier == 4) continue;
+      const to = FOLLOWED + <usize>kept * FOLLOWED_BYTES;
+      store<u32>(to, slot);
+      store<u32>(to, row, 4);
+      store<u32>(to, tier, 8);
+      kept++;
+    }
+    followed = kept;
+    if (!lacking) continue;
+    if (isSingle(holders)) {
+      follow(slotOf(holdingAt(holders & NUMBER_MASK)), holders >>> 28, i);
+    } else {
+      const list = listAt(holders);
+      const count = listCount(list);
+      for (let e: u32 = 0; e < count; e++) {
+        const entry = entryAt(list, e);
+        follow(entrySlot(entry), entryTiers(entry), i);
+      }
+    }
+  }
+  for (let f: u32 = 0; f < followed; f++) {
+    const entry = FOLLOWED + <usize>f * FOLLOWED_BYTES;
+    endTiers(load<u32>(entry, 4), load<u32>(entry, 8), depth);
+  }
+}
+
+// @ts-ignore: decorator
+@inline
+function addPlain(slot: u32, blocks: u32): void {
+  if (load<u32>(slotAt(slot), 12) != query) addRow(slot, blocks);
+}
+
+/** Ends the walk; returns the number of rows (handle, device, host, disk, external; u32 each). */
+export function matchEnd(): u32 {
+  rows = 0;
+  if (depth == 0) return 0;
+  query++;
+  if (query == 0) query = 1;
+  let mixed = false;
+  for (let i: u32 = 0; i < depth; i++) {
+    const at = nodeAt(load<u32>(path + (<usize>i << 2)));
+    if (bound != 0) store<u32>(at, load<u32>(at, 8) | HOT, 8);
+    if (lacksDeviceSomewhere(nodeHolders(at))) mixed = true;
+  }
+  if (mixed) matchTiers();
+  let below = nodeHolders(nodeAt(load<u32>(path + (<usize>(depth - 1) << 2))));
+  let belowCount = holdersCount(below);
+  for (let i: u32 = 0; i < belowCount; i++) addPlain(holderSlot(below, i), depth);
+  for (let d = depth - 1; d > 0; d--) {
+    const above = nodeHolders(nodeAt(load<u32>(path + (<usize>(d - 1) << 2))));
+    const aboveCount = holdersCount(above);
+    let from: u32 = 0;
+    let missing: u32 = 0;
+    const stopped = aboveCount - belowCount;
+    while (missing < stopped) {
+      // Up to the first lane that stops here both lists agree; from there on they never do.
+      let low = from;
+      let high = aboveCount - 1;
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        const other = middle - missing;
+        if (other < belowCount && holderSlot(above, middle) == holderSlot(below, other)) {
+          low = middle + 1;
+        } else {
+          high = middle;
+        }
+      }
+      addPlain(holderSlot(above, low), d);
+      missing++;
+      from = low + 1;
+    }
+    below = above;
+    belowCount = aboveCount;
+  }
+  return rows;
+}
+
+/** The number of blocks of the last walk that some lane holds. */
+export function matchDepth(): u32 {
+  return depth;
+}
+
+// ------------------------------------------------------------------------------------- snapshot
+
+let snapshotAt: u32 = 0;
+let snapshotDepth: u32 = 0;
+
+export function snapshotBegin(slot: u32): void {
+  snapshotAt = load<u32>(slotAt(slot));
+  snapshotDepth = 0;
+}
+
+/**
+ * Writes the next rows, at most `room`, parents before children: depth in the tree (u32), engine
+ * hash, local hash (u64) and copies (u16), in columns. Returns how many; 0 = there are no more.
+ */
+export function snapshotRows(
+  room: u32,
+  depths: usize,
+  engines: usize,
+  locals: usize,
+  copies: usize,
+): u32 {
+  let count: u32 = 0;
+  let current = snapshotAt;
+  let level = snapshotDepth;
+  while (current != 0 && count < room) {
+    const at = holdingAt(current);
+    store<u32>(depths + (<usize>count << 2), level);
+    store<u64>(engines + (<usize>count << 3), engineOf(at));
+    store<u64>(locals + (<usize>count << 3), nodeLocal(nodeAt(nodeOf(at))));
+    store<u16>(copies + (<usize>count << 1), <u16>copiesOf(at));
+    count++;
+    const first = firstOf(at);
+    if (first != 0) {
+      current = first;
+      level++;
+      continue;
+    }
+    while (true) {
+      const next = nextOf(holdingAt(current));
+      if (next != 0) {
+        current = next;
+        break;
+      }
+      if (level == 0) {
+        current = 0;
+        break;
+      }
+      let previous = previousOf(holdingAt(current));
+      while (firstOf(holdingAt(previous)) != current) {
+        current = previous;
+        previous = previousOf(holdingAt(current));
+      }
+      current = previous;
+      level--;
+    }
+  }
+  snapshotAt = current;
+  snapshotDepth = level;
+  return count;
+}
+
+// ---------------------------------------------------------------------------------------- totals
+
+export function liveHoldings(): u32 {
+  return holdingsLive;
+}
+export function liveNodes(): u32 {
+  return nodesLive;
+}
+/** Bytes of records, lists and tables. */
+export function bytesUsed(): f64 {
+  return <f64>usedBytes;
+}
+
+createTable(EDGES);
+createTable(ENGINES);
