@@ -4,10 +4,19 @@
 
 import * as v from "valibot";
 import { poolSchema } from "./pool.ts";
-import { url } from "./values.ts";
 import { versionsSchema } from "./versions.ts";
 
 const MOUNT_ALLOWED = 'a path such as "/" or "/v1": no trailing slash, no "..", "//", "?" or "#"';
+
+const UPSTREAM_ALLOWED = '"http://host:port" without a path, or "unix:/path"';
+
+function isUpstream(value: string): boolean {
+  if (value.startsWith("unix:")) return value.length > "unix:".length;
+  if (!URL.canParse(value)) return false;
+  const { protocol, hostname, pathname, search, hash, username, password } = new URL(value);
+  return protocol === "http:" && hostname !== "" && pathname === "/" &&
+    search + hash + username + password === "";
+}
 
 const mountPath = v.pipe(
   v.string(MOUNT_ALLOWED),
@@ -37,12 +46,14 @@ export const serviceSchema = v.pipe(
       poolSchema,
       v.description("A set of inference workers behind one model; the path is kept."),
     )),
-    upstream: v.optional(
-      url('One fixed target ("http://host:port" or "unix:/path"); the path is kept.', [
-        "http",
-        "unix",
-      ]),
-    ),
+    upstream: v.optional(v.pipe(
+      v.string(UPSTREAM_ALLOWED),
+      v.trim(),
+      v.check(isUpstream, UPSTREAM_ALLOWED),
+      v.description(
+        `One fixed target that somebody else runs: ${UPSTREAM_ALLOWED}. The path is kept.`,
+      ),
+    )),
   }),
   v.check(
     (service) =>

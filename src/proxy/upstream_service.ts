@@ -1,45 +1,54 @@
-/** A service with one fixed target: the path is kept. */
+/**
+ * The simplest service: one fixed target that somebody else runs. The path is kept.
+ */
 
 import { BatonError } from "../errors.ts";
 import type { Address, Clock } from "../runtime/runtime.ts";
+import type { Exchange, Forward } from "./exchange.ts";
 import type { Service } from "./routes.ts";
 import { Target } from "./target.ts";
-import type { Timeouts } from "./forward.ts";
 
 export interface UpstreamServiceOptions {
   readonly name: string;
   readonly mounts: readonly string[];
-  readonly address: Address;
-  readonly clock: Clock;
-  readonly timeouts?: Partial<Timeouts>;
+  /** `http://host:port` or `unix:/path`. */
+  readonly url: string;
+  readonly clock: Pick<Clock, "monotonic">;
 }
 
-/** The service, and its target for the drain report. */
-export interface UpstreamService extends Service {
+export class UpstreamService implements Service {
+  readonly name: string;
+  readonly mounts: readonly string[];
   readonly target: Target;
+  readonly #clock: Pick<Clock, "monotonic">;
+
+  constructor(options: UpstreamServiceOptions) {
+    this.name = options.name;
+    this.mounts = options.mounts;
+    this.#clock = options.clock;
+    const address = upstreamAddress(options.url);
+    this.target = new Target({ service: options.name, version: "-", generation: 1, address });
+  }
+
+  /** The lease is taken in this turn; a failure before any byte of an answer becomes 502 or 504. */
+  async handle(exchange: Exchange, forward: Forward): Promise<void> {
+    const lease = this.target.claim(exchange.requestId, this.#clock.monotonic());
+    if (lease === undefined) {
+      throw new BatonError("draining", "this host is going down", { retryAfterS: 1 });
+    }
+    await forward(exchange, lease);
+  }
 }
 
-export function createUpstreamService(options: UpstreamServiceOptions): UpstreamService {
-  const { name, mounts, address, clock } = options;
-  const target = new Target({ service: name, version: "upstream", generation: 1, address });
-  const forwardOptions = options.timeouts === undefined ? {} : { timeouts: options.timeouts };
-  return {
-    name,
-    mounts,
-    target,
-    handle(exchange, forward) {
-      const lease = target.claim(exchange.requestId, clock.monotonic());
-      if (lease === undefined) throw new BatonError("draining", "the upstream is being removed");
-      void forward(exchange, lease, forwardOptions);
-    },
-  };
-}
-
-/** `http://host[:port]` or `unix:/path` as an address. Throws RangeError for anything else. */
+/** The address behind an upstream's URL. Throws RangeError for anything but a plain authority. */
 export function upstreamAddress(url: string): Address {
   if (url.startsWith("unix:")) return { kind: "unix", path: url.slice("unix:".length) };
-  const parsed = new URL(url);
-  if (parsed.protocol !== "http:") throw new RangeError(`${url} is neither http: nor unix:`);
-  const host = parsed.hostname.startsWith("[") ? parsed.hostname.slice(1, -1) : parsed.hostname;
-  return { kind: "tcp", host, port: parsed.port === "" ? 80 : Number(parsed.port) };
+  const { protocol, hostname, port, pathname, search, hash, username } = new URL(url);
+  const plain = protocol === "http:" && pathname === "/" && search + hash + username === "";
+  if (!plain) throw new RangeError(`no upstream: ${url}`);
+  return {
+    kind: "tcp",
+    host: hostname.replace(/^\[(.*)\]$/, "$1"),
+    port: port === "" ? 80 : Number(port),
+  };
 }

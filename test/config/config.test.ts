@@ -46,7 +46,7 @@ test("every problem is told at once, with key, value and what is allowed", () =>
   assert.is(lines[1], "listen.foo = 1: allowed is nothing: there is no such key");
   assert.is(lines[2], "stateDir = 4: allowed is text");
   assert.match(lines[3] ?? "", /^services\.plain\.mount = "\/x\/": allowed is a path/);
-  assert.match(lines[4] ?? "", /^services\.plain\.upstream = "ftp:\/\/a": allowed is a URL/);
+  assert.match(lines[4] ?? "", /^services\.plain\.upstream = "ftp:\/\/a": allowed is "http:/);
   assert.is(lines[5], 'log.level = "loud": allowed is "debug", "info", "warn" or "error"');
 });
 
@@ -71,6 +71,15 @@ test("mounts that are no clean paths are refused", () => {
   for (const mount of ["/", "/v1", "/a/b", "/.well-known/x", ["/", "/devshard"]]) {
     assert.equal(problems({ services: { a: { ...UPSTREAM, mount } } }), [], String(mount));
   }
+});
+
+test("an upstream is a host and a port, or a socket: the path is the client's", () => {
+  const upstream = (url: string) => problems({ services: { a: { mount: "/", upstream: url } } });
+  for (const url of ["http://a", "http://a:1/", "http://[::1]:80", "unix:/run/a.sock"]) {
+    assert.equal(upstream(url), [], url);
+  }
+  const bad = ["http://a/x", "http://a/?q", "http://u@a", "https://a", "a:80", "unix:", "http://"];
+  for (const url of bad) assert.is(upstream(url).length, 1, url);
 });
 
 test("two services cannot share a mount", () => {
