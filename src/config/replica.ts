@@ -4,23 +4,58 @@
 
 import * as v from "valibot";
 import { secret } from "./secret.ts";
-import { text, url, whole } from "./values.ts";
+import { flag, milliseconds, text, whole } from "./values.ts";
+
+const PEER_URL = "a URL like http://10.0.0.2:8082, without path, query or credentials";
+
+function isPlainUrl(value: string): boolean {
+  if (!URL.canParse(value)) return false;
+  const url = new URL(value);
+  return (url.protocol === "http:" || url.protocol === "https:") && url.username === "" &&
+    url.password === "" && url.pathname === "/" && url.search === "" && url.hash === "";
+}
+
+const peerUrl = v.pipe(
+  v.string(PEER_URL),
+  v.trim(),
+  v.check(isPlainUrl, PEER_URL),
+  v.description("A peer's listener."),
+);
+
+const scheme = v.optional(
+  v.pipe(v.picklist(["http", "https"], "http or https"), v.description("How peers are called.")),
+  "http",
+);
+
+const ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 export const replicaSchema = v.strictObject({
   peers: v.optional(
     v.pipe(
       v.union(
         [
-          v.array(url("A peer's listener.")),
+          v.array(peerUrl),
           v.strictObject({
-            dns: text("A name whose addresses (or SRV records) are the peers."),
+            dns: text(
+              "A name whose addresses are the peers. One that starts with `_` is looked up as SRV " +
+                "records, which give the port too.",
+            ),
             port: v.optional(whole("The peers' port.", 1, 65_535), 8082),
+            scheme,
+            refreshMs: v.optional(milliseconds("How often the name is looked up.", 100), 10_000),
           }),
           v.strictObject({
             kubernetes: v.strictObject({
               namespace: v.optional(text("Default: the pod's own namespace.")),
               service: text("The Service whose EndpointSlices list the peers."),
               port: text("The name of the Service's peer port."),
+              scheme,
+              apiServer: v.optional(text("Default: that of the cluster that the pod runs in.")),
+              tokenFile: v.optional(
+                text("The service account's token; read anew for each request."),
+                `${ACCOUNT}/token`,
+              ),
+              caFile: v.optional(text("The cluster's authority."), `${ACCOUNT}/ca.crt`),
             }),
           }),
         ],
@@ -30,7 +65,63 @@ export const replicaSchema = v.strictObject({
     ),
     [],
   ),
+  self: v.optional(
+    text(
+      "This replica's own address, as the list of peers shows it (default: the variable POD_IP). " +
+        "It is left out of the peers, and peers are reached by its address family.",
+    ),
+  ),
   token: v.optional(secret("Shared by all replicas; asked of callers of the peer listener.")),
+  tls: v.optional(
+    v.pipe(
+      v.strictObject({
+        ca: v.optional(text("The authority of the peers' certificates.")),
+        cert: v.optional(text("Our certificate, which is shown to peers.")),
+        key: v.optional(text("The key of our certificate.")),
+      }),
+      v.description("Files in PEM form, for peers that are called by https."),
+    ),
+  ),
+  gzip: v.optional(
+    flag("Ask for compressed dumps. Hashes hardly shrink, so this is for slow links only."),
+    false,
+  ),
+  onRecoveryFailure: v.optional(
+    v.pipe(
+      v.picklist(["start-degraded", "stay-unready"], "start-degraded or stay-unready"),
+      v.description(
+        "What to do when the budget is used up: get ready with the lanes that there are, or go on " +
+          "trying without getting ready.",
+      ),
+    ),
+    "start-degraded",
+  ),
+  recoveryBudgetMs: v.optional(
+    milliseconds("How long the recovery may go on without one more lane restored.", 100),
+    60_000,
+  ),
+  recoveryMaxMs: v.optional(milliseconds("How long the recovery may take in all.", 100), 900_000),
+  subscribeTimeoutMs: v.optional(
+    milliseconds("How long to wait for proof that the workers' events reach us."),
+    5000,
+  ),
+  idleTimeoutMs: v.optional(
+    milliseconds("Longest silence of a peer within a dump, and of one that reads ours.", 100),
+    10_000,
+  ),
+  maxBufferedBatches: v.optional(
+    whole("Batches of events that a lane keeps back while it recovers.", 1),
+    65_536,
+  ),
+  maxBufferedBytes: v.optional(
+    whole("Bytes of events that a lane keeps back while it recovers.", 1024),
+    67_108_864,
+  ),
+  maxDumps: v.optional(whole("Dumps that are served at once.", 1, 64), 2),
+  maxLaneBlocks: v.optional(
+    whole("Blocks that one lane of a peer's dump may have.", 1, 2 ** 30),
+    16_777_216,
+  ),
 });
 
 export type ReplicaConfig = v.InferOutput<typeof replicaSchema>;

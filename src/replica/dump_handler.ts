@@ -1,0 +1,151 @@
+/**
+ * `GET /dump` on the peer listener.
+ *
+ * Until this replica has recovered the answer is 503: an index that is still being filled must not
+ * be taken for a whole one. At most a few dumps run at once, so that many joiners cannot take the
+ * processor from the requests that this replica routes.
+ */
+
+import { type Context, Hono } from "hono";
+import { BatonError, errorResponse } from "../errors.ts";
+import type { Log } from "../observe/log.ts";
+import type { Runtime } from "../runtime/runtime.ts";
+import { acceptsGzip, prefersJson } from "./accept.ts";
+import { dumpBody, type DumpEnd } from "./dump_body.ts";
+import { DUMP_CONTENT_TYPE } from "./dump_format.ts";
+import type { DumpMetrics } from "./dump_metrics.ts";
+import { dumpSlices } from "./dump_writer.ts";
+import { dynamoLeastBytes, dynamoSlices } from "./dynamo_writer.ts";
+import { laneId } from "../kv/lane_key.ts";
+import type { LaneStore, RecoverableLane } from "./lane_port.ts";
+import { bearerMatches } from "./token.ts";
+
+export interface DumpHandlerOptions {
+  readonly runtime: Pick<Runtime, "clock" | "random">;
+  readonly log: Log;
+  readonly metrics: DumpMetrics;
+  readonly store: LaneStore;
+  /** Names this run of this replica; the same as the recovery's. */
+  readonly replica: string;
+  /** False until this replica may be a source. */
+  readonly recovered: () => boolean;
+  /** True while a dump of a recovered peer is coming in: who waits for us waits with reason. */
+  readonly hasSource?: () => boolean;
+  readonly token?: string;
+  readonly exportLoad?: () => Iterable<unknown>;
+  /** Dumps that may run at once. */
+  readonly maxDumps?: number;
+  readonly idleTimeoutMs?: number;
+}
+
+/** Header that names the answering replica, so that one can tell oneself from others. */
+export const REPLICA_HEADER = "baton-replica";
+
+const MOST_LANE_FILTERS = 256;
+
+/** An app with the one route `GET /dump`, to be mounted on the peer listener. */
+export function createDumpHandler(options: DumpHandlerOptions): Hono {
+  const { runtime, log, metrics, store } = options;
+  const maxDumps = options.maxDumps ?? 2;
+  const idleTimeoutMs = options.idleTimeoutMs ?? 30_000;
+  let running = 0;
+
+  const refuse = (error: BatonError): Response => {
+    metrics.refused(error.code);
+    const response = errorResponse(error);
+    response.headers.set(REPLICA_HEADER, options.replica);
+    return response;
+  };
+
+  const dump = (c: Context): Response => {
+    if (
+      options.token !== undefined && !bearerMatches(c.req.header("authorization"), options.token)
+    ) {
+      return refuse(new BatonError("unauthorized", "the peer token is missing or wrong"));
+    }
+    if (!options.recovered()) {
+      return refuse(
+        new BatonError("not_ready", "this replica has not recovered its index yet", {
+          retryAfterS: 1,
+          detail: { hasSource: options.hasSource?.() ?? false },
+        }),
+      );
+    }
+    const json = prefersJson(c.req.header("accept"));
+    const headers = new Headers({
+      "content-type": json ? "application/json" : DUMP_CONTENT_TYPE,
+      "cache-control": "no-store",
+      "vary": "accept, accept-encoding",
+      [REPLICA_HEADER]: options.replica,
+    });
+    if (c.req.method === "HEAD") return new Response(null, { headers });
+    const wanted = laneFilter(c.req.queries("lane") ?? []);
+    const maxBytes = positive(c.req.query("max_bytes"));
+    if (maxBytes !== undefined && leastBytes(json) > maxBytes) {
+      return refuse(new BatonError("body_too_large", `the dump has over ${maxBytes} bytes`));
+    }
+    if (running >= maxDumps) {
+      return refuse(
+        new BatonError("overloaded", `${running} dumps are running already`, {
+          // Spread, so that those who were turned away do not come back together.
+          retryAfterS: 1 + Math.floor(runtime.random.number() * 3),
+        }),
+      );
+    }
+    running += 1;
+    metrics.started();
+    const startedMs = runtime.clock.monotonic();
+    let lanes = 0;
+    let blocks = 0;
+    const source = {
+      store,
+      replica: options.replica,
+      nowMs: runtime.clock.now(),
+      onLane: (cut: { blocks: { count: number } }) => {
+        lanes += 1;
+        blocks += cut.blocks.count;
+      },
+      ...(wanted === undefined ? {} : { wanted }),
+      ...(options.exportLoad === undefined ? {} : { exportLoad: options.exportLoad }),
+    };
+    const onEnd = (end: DumpEnd, bytes: number, error?: unknown): void => {
+      running -= 1;
+      const ms = runtime.clock.monotonic() - startedMs;
+      metrics.ended(end, bytes, blocks, ms);
+      const fields = { end, lanes, blocks, bytes, ms: Math.round(ms) };
+      if (end === "complete") log.info("dump_served", fields);
+      else log.warn("dump_broken_off", { ...fields, error });
+    };
+    const body = dumpBody(json ? dynamoSlices(source) : dumpSlices(source), {
+      clock: runtime.clock,
+      idleTimeoutMs,
+      onEnd,
+      ...(maxBytes === undefined ? {} : { maxBytes }),
+    });
+    if (!acceptsGzip(c.req.header("accept-encoding"))) return new Response(body, { headers });
+    headers.set("content-encoding", "gzip");
+    return new Response(body.pipeThrough(new CompressionStream("gzip")), { headers });
+  };
+
+  const leastBytes = (json: boolean): number => {
+    if (json) return dynamoLeastBytes(store);
+    // Two hashes of 8 bytes as base64 are the least that a block takes.
+    let blocks = 0;
+    for (const lane of store.lanes()) blocks += lane.blocks;
+    return 100 + blocks * 21;
+  };
+
+  return new Hono().get("/dump", dump);
+}
+
+/** `?lane=<JSON of [model, group, worker, dpRank]>`, as often as there are lanes to ask for. */
+function laneFilter(ids: readonly string[]): ((lane: RecoverableLane) => boolean) | undefined {
+  if (ids.length === 0) return undefined;
+  const wanted = new Set(ids.slice(0, MOST_LANE_FILTERS));
+  return (lane) => wanted.has(laneId(lane.key));
+}
+
+function positive(value: string | undefined): number | undefined {
+  const number = Number(value);
+  return Number.isInteger(number) && number > 0 ? number : undefined;
+}

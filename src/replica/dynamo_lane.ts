@@ -1,0 +1,73 @@
+import type { LaneKey } from "../kv/lane_key.ts";
+import { DumpBroken } from "./dump_format.ts";
+import type { LaneCut } from "./lane_port.ts";
+import { NO_KEYS } from "./staged_lane.ts";
+
+/** A lane put together from the stored events of a Dynamo dump. */
+export class DynamoLane {
+  readonly key: LaneKey;
+  readonly #maxBlocks: number;
+  readonly #rows = new Map<bigint, number>();
+  #parents: number[] = [];
+  #locals: bigint[] = [];
+  #tiers: number[] = [];
+
+  constructor(key: LaneKey, maxBlocks: number) {
+    this.key = key;
+    this.#maxBlocks = maxBlocks;
+  }
+
+  get count(): number {
+    return this.#parents.length;
+  }
+
+  /**
+   * Adds a chain of blocks below `parent`. A chain whose parent this lane does not have is left out
+   * (Dynamo's dumps can hold such orphans): fewer blocks are known, none falsely.
+   */
+  stored(
+    parent: bigint | undefined,
+    tier: number,
+    blocks: readonly { engine: bigint; local: bigint }[],
+  ): void {
+    let row = -1;
+    if (parent !== undefined) {
+      const known = this.#rows.get(parent);
+      if (known === undefined) return;
+      row = known;
+    }
+    for (const { engine, local } of blocks) {
+      const known = this.#rows.get(engine);
+      if (known !== undefined) {
+        this.#tiers[known] = (this.#tiers[known] as number) | tier;
+        row = known;
+        continue;
+      }
+      if (this.count >= this.#maxBlocks) throw new DumpBroken("a lane has too many blocks");
+      this.#parents.push(row);
+      this.#locals.push(local);
+      this.#tiers.push(tier);
+      row = this.count - 1;
+      this.#rows.set(engine, row);
+    }
+  }
+
+  /** With unknown epoch, unknown cursor and one copy of each block: the shape tells no more. */
+  cut(): LaneCut {
+    return {
+      key: this.key,
+      epoch: "",
+      cursor: undefined,
+      decoderState: undefined,
+      blocks: {
+        count: this.count,
+        parents: Int32Array.from(this.#parents),
+        locals: BigUint64Array.from(this.#locals),
+        keys: NO_KEYS,
+        engines: BigUint64Array.from(this.#rows.keys()),
+        tiers: Uint8Array.from(this.#tiers),
+        copies: new Uint16Array(this.count).fill(1),
+      },
+    };
+  }
+}

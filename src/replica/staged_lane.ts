@@ -1,0 +1,143 @@
+/**
+ * A lane of an incoming dump while its lines come in: columns that grow with what really arrived,
+ * never with what was announced.
+ */
+
+import type { LaneBlocks } from "../kv/blocks.ts";
+import { decodeBase64 } from "./base64.ts";
+import { DumpBroken, type LaneLine, type RunLine } from "./dump_format.ts";
+import { LaneDigest } from "./lane_digest.ts";
+
+/** Letters of decoder text in a lane at most. */
+const MAX_DECODER_TEXT = 64 * 1024 * 1024;
+const FIRST_ROWS = 1024;
+/** Keys follow from locals and parents; the index computes them and never takes a peer's. */
+export const NO_KEYS = new BigUint64Array(0);
+
+const encoder = new TextEncoder();
+
+export class StagedLane {
+  readonly head: LaneLine;
+  readonly #digest = new LaneDigest();
+  #decoder: string[] = [];
+  #decoderLength = 0;
+  #count = 0;
+  #engines = new BigUint64Array(0);
+  #locals = new BigUint64Array(0);
+  #parents = new Int32Array(0);
+  #tiers = new Uint8Array(0);
+  #copies = new Uint16Array(0);
+
+  constructor(head: LaneLine, headBytes: Uint8Array) {
+    this.head = head;
+    this.#digest.text(headBytes);
+  }
+
+  get count(): number {
+    return this.#count;
+  }
+
+  decoderText(text: string): void {
+    this.#decoderLength += text.length;
+    if (this.#decoderLength > MAX_DECODER_TEXT) throw new DumpBroken("decoder state too long");
+    if (this.#count > 0) throw new DumpBroken("decoder line after the first run line");
+    this.#digest.text(encoder.encode(text));
+    this.#decoder.push(text);
+  }
+
+  /** Adds the blocks of a run line. Throws `DumpBroken` for anything that is not exactly right. */
+  run(run: RunLine): void {
+    const from = this.#count;
+    const to = from + run.count;
+    if (to > this.head.count) throw new DumpBroken("more blocks than the lane line announced");
+    if (to > this.#parents.length) this.#grow(to);
+    const column = (text: string, bytes: Uint8Array, name: string): void => {
+      if (!decodeBase64(text, bytes)) throw new DumpBroken(`bad base64 in "${name}"`);
+    };
+    column(run.engines, new Uint8Array(this.#engines.buffer, from * 8, run.count * 8), "engines");
+    column(run.locals, new Uint8Array(this.#locals.buffer, from * 8, run.count * 8), "locals");
+    const parents = this.#parents.subarray(from, to);
+    if (run.parents === undefined) {
+      for (let row = from; row < to; row += 1) this.#parents[row] = row - 1;
+    } else {
+      column(run.parents, new Uint8Array(parents.buffer, from * 4, run.count * 4), "parents");
+      for (let at = 0; at < run.count; at += 1) {
+        const parent = parents[at] as number;
+        if (parent < -1 || parent >= from + at) throw new DumpBroken("a child before its parent");
+      }
+    }
+    const tiers = this.#tiers.subarray(from, to);
+    if (run.tiers === undefined) tiers.fill(this.head.tier);
+    else column(run.tiers, tiers, "tiers");
+    const copies = this.#copies.subarray(from, to);
+    if (run.copies === undefined) copies.fill(1);
+    else column(run.copies, new Uint8Array(copies.buffer, from * 2, run.count * 2), "copies");
+    for (let at = 0; at < run.count; at += 1) {
+      const tier = tiers[at] as number;
+      if (tier < 1 || tier > 15) throw new DumpBroken("a block with an unknown tier");
+      if (copies[at] === 0) throw new DumpBroken("a block without a copy");
+    }
+    this.#count = to;
+    this.#digest.rows(this.#rows(), from, to);
+  }
+
+  /** The verified content, or `DumpBroken` when count or digest do not match what arrived. */
+  finish(count: number, digest: string): { blocks: LaneBlocks; decoderState: unknown } {
+    if (count !== this.#count || count !== this.head.count) {
+      throw new DumpBroken(`a lane has ${this.#count} blocks instead of ${count}`);
+    }
+    if (digest !== this.#digest.hex()) throw new DumpBroken("a lane's digest does not match");
+    const rows = this.#rows();
+    const blocks: LaneBlocks = {
+      ...rows,
+      engines: rows.engines.subarray(0, count),
+      locals: rows.locals.subarray(0, count),
+      parents: rows.parents.subarray(0, count),
+      tiers: rows.tiers.subarray(0, count),
+      copies: rows.copies.subarray(0, count),
+    };
+    return {
+      blocks,
+      decoderState: this.#decoderLength === 0 ? undefined : parsed(this.#decoder.join("")),
+    };
+  }
+
+  #rows(): LaneBlocks {
+    return {
+      count: this.#count,
+      engines: this.#engines,
+      locals: this.#locals,
+      parents: this.#parents,
+      tiers: this.#tiers,
+      copies: this.#copies,
+      keys: NO_KEYS,
+    };
+  }
+
+  #grow(least: number): void {
+    const size = Math.min(this.head.count, Math.max(least, FIRST_ROWS, this.#parents.length * 2));
+    const engines = new BigUint64Array(size);
+    engines.set(this.#engines);
+    this.#engines = engines;
+    const locals = new BigUint64Array(size);
+    locals.set(this.#locals);
+    this.#locals = locals;
+    const parents = new Int32Array(size);
+    parents.set(this.#parents);
+    this.#parents = parents;
+    const tiers = new Uint8Array(size);
+    tiers.set(this.#tiers);
+    this.#tiers = tiers;
+    const copies = new Uint16Array(size);
+    copies.set(this.#copies);
+    this.#copies = copies;
+  }
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new DumpBroken("the decoder's state is not JSON", { cause: error });
+  }
+}

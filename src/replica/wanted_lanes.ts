@@ -1,0 +1,242 @@
+/**
+ * The lanes that the recovery is about: those known when it began. Later ones start cold and do not
+ * hold up readiness.
+ */
+
+import { laneId, type LaneKey, partitionId } from "../kv/lane_key.ts";
+import type { Log } from "../observe/log.ts";
+import { keyOf, type LaneLine } from "./dump_format.ts";
+import type { DumpSink } from "./dump_reader.ts";
+import type { HoldLimits, LaneCut, LaneStore, RecoverableLane } from "./lane_port.ts";
+import type { LaneOutcome, LaneReport } from "./recovery_status.ts";
+
+interface Wanted {
+  readonly lane: RecoverableLane;
+  readonly id: string;
+  outcome: LaneOutcome;
+  source?: string;
+  reason?: string;
+  blocks: number;
+  cursor?: bigint;
+  /** Snapshots that could not be joined to the live events. */
+  gaps: number;
+  /** Only a cut beyond this cursor can help, as long as the epoch is the same. */
+  beyond?: { readonly epoch: string; readonly cursor: bigint };
+}
+
+/** Lanes of one dump whose replay may be under way while the next ones are read. */
+const MAX_COMMITS = 8;
+/** Snapshots tried for one lane before it is given up. */
+const MAX_GAPS = 3;
+
+export interface WantedLanesOptions {
+  readonly store: LaneStore;
+  readonly limits: HoldLimits;
+  readonly log: Log;
+  /** Told after a lane has found its outcome. */
+  readonly onSettled: (outcome: LaneOutcome) => void;
+  readonly onLoad?: ((load: unknown) => void) | undefined;
+}
+
+export class WantedLanes {
+  readonly #options: WantedLanesOptions;
+  readonly #wanted = new Map<string, Wanted>();
+  readonly #refused = new Set<string>();
+
+  /** Holds every lane that the store knows now. */
+  constructor(options: WantedLanesOptions) {
+    this.#options = options;
+    for (const lane of options.store.lanes()) {
+      lane.hold(options.limits);
+      const id = laneId(lane.key);
+      this.#wanted.set(id, { lane, id, outcome: "pending", blocks: 0, gaps: 0 });
+    }
+  }
+
+  get size(): number {
+    return this.#wanted.size;
+  }
+
+  /** Lanes without an outcome. Those that the store has closed meanwhile do not count any more. */
+  get pending(): readonly string[] {
+    this.#dropClosed();
+    return [...this.#wanted.values()].filter((wanted) =>
+      wanted.outcome === "pending" || wanted.outcome === "committing"
+    ).map((wanted) => wanted.id);
+  }
+
+  /** Keys of the lanes that still want a snapshot. */
+  keys(): LaneKey[] {
+    this.#dropClosed();
+    return [...this.#wanted.values()].filter((wanted) => wanted.outcome === "pending").map(
+      (wanted) => wanted.lane.key,
+    );
+  }
+
+  /** Lanes that a snapshot was found for and could not be joined: worth another one. */
+  get gapped(): boolean {
+    return [...this.#wanted.values()].some((wanted) =>
+      wanted.outcome === "pending" && wanted.gaps > 0
+    );
+  }
+
+  /**
+   * Takes what one peer's dump brings. `isChoosy`: leave lanes that are degraded there to others.
+   * `settled` resolves when all replays have ended.
+   */
+  sink(
+    peer: string,
+    isChoosy: () => boolean,
+  ): DumpSink & {
+    readonly committed: { lanes: number; blocks: number };
+    settled(): Promise<void>;
+  } {
+    const running = new Set<Promise<void>>();
+    const committed = { lanes: 0, blocks: 0 };
+    return {
+      committed,
+      lane: (head) => this.#wants(head, peer, isChoosy),
+      commit: (cut, head) => {
+        const wanted = this.#wanted.get(laneId(keyOf(head)));
+        if (wanted === undefined || wanted.outcome !== "pending") return undefined;
+        wanted.outcome = "committing";
+        const done: Promise<void> = this.#commit(wanted, cut, peer, committed).finally(() =>
+          running.delete(done)
+        );
+        running.add(done);
+        // Replays wait for workers: one that is slow must not stop the rest of the dump.
+        return running.size < MAX_COMMITS ? undefined : Promise.race(running);
+      },
+      load: (load) => this.#options.onLoad?.(load),
+      settled: async () => {
+        await Promise.all(running);
+      },
+    };
+  }
+
+  /** Ends the wait of every lane without an outcome: they go on with what their worker replays. */
+  giveUp(outcome: "cold" | "degraded", reason: string): void {
+    this.#dropClosed();
+    for (const wanted of this.#wanted.values()) {
+      if (wanted.outcome === "pending" || wanted.outcome === "committing") {
+        this.#giveUp(wanted, outcome, reason);
+      }
+    }
+  }
+
+  count(): Record<LaneOutcome, number> {
+    const counts = { pending: 0, committing: 0, restored: 0, cold: 0, degraded: 0, gone: 0 };
+    for (const wanted of this.#wanted.values()) counts[wanted.outcome] += 1;
+    return counts;
+  }
+
+  get blocks(): number {
+    let blocks = 0;
+    for (const wanted of this.#wanted.values()) blocks += wanted.blocks;
+    return blocks;
+  }
+
+  reports(): LaneReport[] {
+    return [...this.#wanted.values()].map((wanted) => ({
+      ...wanted.lane.key,
+      outcome: wanted.outcome,
+      blocks: wanted.blocks,
+      ...(wanted.cursor === undefined ? {} : { cursor: wanted.cursor.toString() }),
+      ...(wanted.source === undefined ? {} : { source: wanted.source }),
+      ...(wanted.reason === undefined ? {} : { reason: wanted.reason }),
+    }));
+  }
+
+  #wants(head: LaneLine, peer: string, isChoosy: () => boolean): boolean {
+    const { store, log } = this.#options;
+    const key = keyOf(head);
+    const wanted = this.#wanted.get(laneId(key));
+    if (wanted === undefined || wanted.outcome !== "pending") return false;
+    if (store.lane(key) !== wanted.lane) return false;
+    const blockSize = store.blockSize(key);
+    if (head.blockSize !== 0 && head.blockSize !== blockSize) {
+      const where = `${peer} ${partitionId(key)}`;
+      if (!this.#refused.has(where)) {
+        this.#refused.add(where);
+        const { model, group } = key;
+        log.error("recovery_block_size_mismatch", {
+          peer,
+          model,
+          group,
+          theirs: head.blockSize,
+          ours: blockSize,
+        });
+      }
+      wanted.reason = `block size ${head.blockSize} at ${peer}, ${blockSize} here`;
+      return false;
+    }
+    // What is there is not false, but it is not all: another peer may have all of it.
+    if (head.state === "degraded" && isChoosy()) {
+      wanted.reason = `degraded at ${peer} too`;
+      return false;
+    }
+    const { beyond } = wanted;
+    if (beyond === undefined || head.cursor === null || head.epoch !== beyond.epoch) return true;
+    return BigInt(head.cursor) > beyond.cursor;
+  }
+
+  async #commit(
+    wanted: Wanted,
+    cut: LaneCut,
+    peer: string,
+    committed: { lanes: number; blocks: number },
+  ): Promise<void> {
+    try {
+      await wanted.lane.commit(cut);
+    } catch (error) {
+      if (wanted.outcome !== "committing") return;
+      wanted.gaps += 1;
+      wanted.reason = error instanceof Error ? error.message : String(error);
+      this.#options.log.warn("recovery_lane_not_joined", {
+        ...wanted.lane.key,
+        peer,
+        cursor: cut.cursor,
+        error,
+      });
+      if (cut.cursor !== undefined) wanted.beyond = { epoch: cut.epoch, cursor: cut.cursor };
+      if (wanted.gaps >= MAX_GAPS) {
+        wanted.outcome = "pending";
+        this.#giveUp(wanted, "degraded", "no snapshot joins the live events");
+        return;
+      }
+      wanted.outcome = "pending";
+      // Whatever state the failure left it in, it waits for the next snapshot now.
+      wanted.lane.hold(this.#options.limits);
+      return;
+    }
+    // Given up while it was replaying: its outcome is told already.
+    if (wanted.outcome !== "committing") return;
+    wanted.outcome = "restored";
+    wanted.source = peer;
+    wanted.blocks = cut.blocks.count;
+    delete wanted.reason;
+    if (cut.cursor !== undefined) wanted.cursor = cut.cursor;
+    committed.lanes += 1;
+    committed.blocks += cut.blocks.count;
+    this.#options.onSettled("restored");
+  }
+
+  #giveUp(wanted: Wanted, outcome: "cold" | "degraded", reason: string): void {
+    const wasCommitting = wanted.outcome === "committing";
+    wanted.outcome = outcome;
+    wanted.reason = wanted.reason === undefined ? reason : `${reason}; ${wanted.reason}`;
+    // A replay that is under way is cut short; a lane that still waits asks its worker's ring.
+    if (wasCommitting) wanted.lane.degrade(wanted.reason);
+    else wanted.lane.release();
+    this.#options.onSettled(outcome);
+  }
+
+  #dropClosed(): void {
+    for (const wanted of this.#wanted.values()) {
+      const open = wanted.outcome === "pending" || wanted.outcome === "committing";
+      if (open && this.#options.store.lane(wanted.lane.key) !== wanted.lane) {
+        wanted.outcome = "gone";
+      }
+    }
+  }
+}
