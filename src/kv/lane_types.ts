@@ -47,6 +47,8 @@ export interface LaneCut {
   /** What the event reader has learned, as plain JSON. */
   readonly decoderState: unknown;
   readonly blocks: LaneBlocks;
+  /** Why blocks may be missing from the cut; absent when it is complete. None is false either way. */
+  readonly degraded?: string;
 }
 
 export interface HoldLimits {
