@@ -18,6 +18,7 @@ interface Found {
   blockSize: number | undefined;
   medium: string | undefined;
   lora: string | undefined;
+  loraId: number | undefined;
   salt: string | undefined;
   extraKeys: ExtraKey[][] | undefined;
   multimodal: bigint[][] | undefined;
@@ -35,6 +36,7 @@ const found: Found = {
   blockSize: undefined,
   medium: undefined,
   lora: undefined,
+  loraId: undefined,
   salt: undefined,
   extraKeys: undefined,
   multimodal: undefined,
@@ -52,6 +54,7 @@ function forget(): void {
   found.blockSize = undefined;
   found.medium = undefined;
   found.lora = undefined;
+  found.loraId = undefined;
   found.salt = undefined;
   found.extraKeys = undefined;
   found.multimodal = undefined;
@@ -80,7 +83,7 @@ export function decodeEvent(reader: MsgpackReader): EngineEvent | undefined {
         isBigram: found.isBigram,
         blockSize: found.blockSize ?? missing("block_size"),
         medium: found.medium,
-        lora: found.lora,
+        lora: found.lora ?? (found.loraId ? `lora_id:${found.loraId}` : undefined),
         salt: found.salt,
         extraKeys: found.extraKeys,
         multimodal: found.multimodal,
@@ -166,8 +169,11 @@ function readMap(reader: MsgpackReader): void {
       case "locality":
         found.locality = reader.string();
         break;
+      case "lora_id":
+        readLoraId(reader);
+        break;
       default:
-        // lora_id, ts, session_id, sliding window, source_kind, ownership and whatever comes next.
+        // session_id, sliding window, source_kind, ownership and whatever comes next.
         reader.skip();
     }
   }
@@ -184,7 +190,7 @@ function readArray(reader: MsgpackReader): void {
     if (take()) found.parent = readParent(reader);
     if (take()) readTokens(reader);
     if (take()) found.blockSize = readCount(reader, "block_size");
-    if (take()) reader.skip(); // the old lora_id
+    if (take()) readLoraId(reader);
     if (take()) found.medium = reader.string();
     if (take()) readLoraSlot(reader);
     if (take()) found.extraKeys = readExtraKeys(reader);
@@ -199,6 +205,12 @@ function readArray(reader: MsgpackReader): void {
       reader.skip();
     }
   }
+}
+
+/** The adapter's old number: only where no name follows does it keep adapters apart. */
+function readLoraId(reader: MsgpackReader): void {
+  if (reader.peek() !== "int") reader.skip();
+  else found.loraId = reader.number();
 }
 
 /** Slot 7 of an array store: the adapter's name, or (SGLang) a map with what salts the block. */

@@ -8,6 +8,7 @@
 
 import type { KvEvent, Tier } from "./blocks.ts";
 import type { EngineFields, EngineRemoved, EngineStored, ExtraKey } from "./engine_event.ts";
+import { padToken } from "./hash.ts";
 import { Namespaces, type NamespaceState } from "./namespaces.ts";
 
 /** Why an event changes nothing. */
@@ -53,8 +54,6 @@ const OTHER_KINDS: readonly string[] = [
 ];
 
 const SALT_PREFIX = "dynamo-cache-salt:";
-const PAD_BASE = 1_000_000;
-const PAD_MASK = 0x3fffffffn;
 /** Cache groups that are learned at most; engines have a handful. */
 const MAX_GROUPS = 1024;
 /** First blocks whose engine hash is remembered, to notice a publisher that hashes differently. */
@@ -235,11 +234,6 @@ export function multimodalHash(
   return hashBytes(new TextEncoder().encode(id));
 }
 
-/** The value that stands for the model's image token inside a block of that image. */
-export function padValue(multimodal: bigint): number {
-  return PAD_BASE + Number(multimodal & PAD_MASK);
-}
-
 /**
  * Sorts the extra keys of a store into the namespace and multimodal hashes by block.
  *
@@ -307,7 +301,7 @@ function padImages(
       if (isImage && !inRun) run += 1;
       inRun = isImage;
       const hash = hashes[Math.min(run, hashes.length - 1)];
-      if (isImage && hash !== undefined) padded[i] = padValue(hash);
+      if (isImage && hash !== undefined) padded[i] = padToken(hash);
     }
   });
   return padded;

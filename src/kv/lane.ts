@@ -219,6 +219,12 @@ export class Lane {
     this.#report();
   }
 
+  /** Takes a batch of a publisher that does not number them: it is simply the next. */
+  receiveNext(batch: Omit<LaneBatch, "seq">): void {
+    const last = this.#pending.last?.seq ?? this.#admitted ?? -1n;
+    this.receive({ ...batch, seq: last + 1n });
+  }
+
   #accept(batch: LaneBatch): void {
     if (batch.epoch !== undefined && batch.epoch !== this.#epoch) {
       const isKnown = this.#admitted !== undefined || this.#pending.length > 0;
@@ -318,7 +324,8 @@ export class Lane {
     const { blocks, state } = this.#content.copy();
     const cursor = this.#content.cursor;
     const decoderState: DecoderState = { reader: state, digests: this.#digests.state(cursor) };
-    return { key: this.key, epoch: this.#epoch, cursor, decoderState, blocks };
+    const cut: LaneCut = { key: this.key, epoch: this.#epoch, cursor, decoderState, blocks };
+    return this.#degraded === undefined ? cut : { ...cut, degraded: this.#degraded };
   }
 
   /**
@@ -345,7 +352,7 @@ export class Lane {
       this.#isLoading = false;
     }
     this.#admitted = cut.cursor;
-    this.#degraded = undefined;
+    this.#degraded = cut.degraded;
     this.#takesAny = false;
     this.#isUnverified = false;
     const named = this.#pending.first?.epoch;
