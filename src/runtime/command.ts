@@ -2,7 +2,7 @@
 
 import { access, constants, open, stat } from "node:fs/promises";
 import { join, resolve } from "node:path";
-import { errorText } from "./error_code.ts";
+import { errorCode, errorText } from "./error_code.ts";
 import { FileMissing, NotExecutable, type SpawnOptions } from "./runtime.ts";
 
 /** An ELF header's part that says for which machine it is: e_ident, e_type, e_machine (elf(5)). */
@@ -50,12 +50,23 @@ function elfMachine(head: Uint8Array): number | undefined {
   return new DataView(head.buffer, head.byteOffset).getUint16(18, !isBigEndian);
 }
 
-/** Turns the system's refusal to start a resolved command into one of the contract's errors. */
-export async function explainRefusal(path: string, cwd: string | undefined, cause: unknown) {
+/** What the kernel says of a program itself (execve(2)), not of the state of the machine. */
+const REFUSALS = new Set(["EACCES", "EPERM", "ENOENT", "ENOEXEC", "EINVAL", "ELOOP", "ENOTDIR"]);
+
+/**
+ * Turns the system's refusal to start a resolved command into one of the contract's errors; what is
+ * no fault of the program (no memory, no descriptors, arguments too long) stays as it is.
+ */
+export async function explainRefusal(
+  path: string,
+  cwd: string | undefined,
+  cause: unknown,
+): Promise<unknown> {
   if (cwd !== undefined && !(await exists(cwd))) {
     return new FileMissing(`${cwd}: no such working folder`, { cause });
   }
   if (!(await exists(path))) return new FileMissing(`${path}: no such program`, { cause });
+  if (!REFUSALS.has(errorCode(cause) ?? "")) return cause;
   return new NotExecutable(`${path}: ${errorText(cause)}`, { cause });
 }
 

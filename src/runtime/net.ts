@@ -4,6 +4,7 @@ import { Buffer } from "node:buffer";
 import { connect, createServer, type NetConnectOpts, type Socket } from "node:net";
 import { listenOn } from "./net_listen.ts";
 import { connectFailure } from "./net_connect_error.ts";
+import { plainAddress } from "./plain_address.ts";
 import {
   type Address,
   type ByteSocket,
@@ -87,7 +88,7 @@ class NetSocket implements ByteSocket {
   }
 
   get remoteAddress(): string {
-    return this.#socket.remoteAddress ?? "";
+    return plainAddress(this.#socket.remoteAddress);
   }
 
   get remotePort(): number {

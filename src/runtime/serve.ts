@@ -14,6 +14,7 @@ import type { Socket } from "node:net";
 import { createServer as createTlsServer } from "node:https";
 import type { Http, HttpServer } from "./runtime.ts";
 import { listenOn } from "./net_listen.ts";
+import { plainAddress } from "./plain_address.ts";
 import { writeAnswer } from "./serve_answer.ts";
 import { answerOrError } from "./serve_error.ts";
 
@@ -40,11 +41,13 @@ export const serveApp: Http["serve"] = async (options, fetch): Promise<HttpServe
   const adaptor = {
     fetch: async (request: Request, env: unknown) => {
       const { incoming, outgoing } = env as NodeBindings;
-      const remoteAddress = incoming.socket.remoteAddress ?? "";
+      const remoteAddress = plainAddress(incoming.socket.remoteAddress);
       await writeAnswer(await answerOrError(() => fetch(request, { remoteAddress })), outgoing);
       return RESPONSE_ALREADY_SENT;
     },
     overrideGlobalObjects: false,
+    // HTTP/1.0 has no need of a Host header, and old health checks send none.
+    hostname: "localhost",
   };
   const server =
     (tls === undefined

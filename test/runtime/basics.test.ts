@@ -2,9 +2,8 @@ import { join } from "node:path";
 import process from "node:process";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { NameUnknown } from "../../src/runtime/runtime.ts";
 import { runtime } from "../support/runtime.ts";
-import { inFolder, ownEnv, program, rejection, until } from "./support.ts";
+import { inFolder, ownEnv, program, until } from "./support.ts";
 
 test("the record says what it runs on", () => {
   assert.is(runtime.name, "Deno" in globalThis ? "deno" : "node");
@@ -53,14 +52,6 @@ test("random bytes of any length, numbers in range, and UUIDs", () => {
   }
   assert.match(random.uuid(), /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/);
   assert.is.not(random.uuid(), random.uuid());
-});
-
-test("a local name has addresses, and an address is its own", async () => {
-  const local = await runtime.dns.addresses("localhost");
-  assert.ok(local.includes("127.0.0.1") || local.includes("::1"));
-  assert.equal(await runtime.dns.addresses("127.0.0.1"), ["127.0.0.1"]);
-  assert.equal(await runtime.dns.addresses("::1"), ["::1"]);
-  assert.instance(await rejection(runtime.dns.addresses("")), NameUnknown);
 });
 
 test("lines are printed whole and in order, though the reader is slow", async () => {

@@ -394,6 +394,50 @@ test("IPv6 and unix sockets", async () => {
   });
 });
 
+test("an IPv4 client of a listener for both families is told as IPv4", async () => {
+  const app: App = (_request, info) => new Response(info.remoteAddress);
+  const both = await runtime.http.serve({ address: { kind: "tcp", host: "::", port: 0 } }, app);
+  const answer = await runtime.http.fetch(`http://127.0.0.1:${portOf(both)}/`);
+  assert.is(await answer.text(), "127.0.0.1");
+  await both.close();
+});
+
+test("requests that two parsers could read differently are refused", async () => {
+  const head = "host: test\r\n";
+  const requests = [
+    `POST / HTTP/1.1\r\n${head}content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n`,
+    `POST / HTTP/1.1\r\n${head}content-length: 5\r\ncontent-length: 6\r\n\r\nhello!`,
+    `POST / HTTP/1.1\r\n${head}content-length: +2\r\n\r\nhi`,
+    `POST / HTTP/1.1\r\n${head}transfer-encoding: xchunked\r\n\r\n0\r\n\r\n`,
+    `POST / HTTP/1.1\r\n${head}transfer-encoding: chunked\r\n\r\n2z\r\nhi\r\n0\r\n\r\n`,
+    "GET / HTTP/1.1\nhost: test\n\n",
+    `GET / HTTP/1.1\r\n${head}x-a: 1\r\n 2\r\n\r\n`,
+    "GET / HTTP/1.1\r\nhost : test\r\n\r\n",
+    `GET / HTTP/1.1\r\n${head}x-a: 1\r2\r\n\r\n`,
+    "GET / HTTP/1.1\r\n\r\n",
+  ];
+  const app: App = async (request) => new Response(await request.text());
+  await withServer(app, async (_server, port) => {
+    for (const request of requests) {
+      const client = new RawClient(port, request);
+      await until(`an answer to ${JSON.stringify(request)}`, () => client.isClosed);
+      assert.match(client.received, /^HTTP\/1\.1 400 /, request);
+    }
+    const huge = new RawClient(port, `GET / HTTP/1.1\r\n${head}x-a: ${"x".repeat(20_000)}\r\n\r\n`);
+    await until("an answer to a huge head", () => huge.isClosed);
+    assert.match(huge.received, /^HTTP\/1\.1 431 /);
+  });
+});
+
+test("an HTTP/1.0 health check without a Host header is answered", async () => {
+  await withServer(() => new Response("fine"), async (_server, port) => {
+    const client = new RawClient(port, "GET /ready HTTP/1.0\r\n\r\n");
+    await until("the connection is closed", () => client.isClosed);
+    assert.match(client.received, /^HTTP\/1\.1 200 /);
+    assert.is(client.body, "fine");
+  });
+});
+
 test("TLS: the authority is checked, and a client certificate when one is asked for", async () => {
   const app: App = (request) => new Response(new URL(request.url).protocol);
   const tls = { cert: serverCert, key: serverKey };

@@ -19,6 +19,8 @@ import { inFolder, ownEnv, program, rejection, until } from "./support.ts";
 const { net } = runtime;
 const loopback: Address = { kind: "tcp", host: "127.0.0.1", port: 0 };
 const MIB = 1024 * 1024;
+/** A label of more than 63 bytes: unknown without asking a name server. */
+const impossibleName = `${"x".repeat(64)}.invalid`;
 
 /** Records what a socket tells, in order. */
 class Record implements SocketHandlers {
@@ -262,7 +264,7 @@ test("a refused connection, a missing socket file and an unknown name have their
     const failures: [Address, ConnectFailed["reason"]][] = [
       [address, "refused"],
       [{ kind: "unix", path: join(folder, "none") }, "missing"],
-      [{ kind: "tcp", host: "nowhere.invalid", port: 80 }, "missing"],
+      [{ kind: "tcp", host: impossibleName, port: 80 }, "missing"],
     ];
     for (const [target, reason] of failures) {
       const error = await rejection(net.connect(target, { timeoutMs: 20_000 }));
@@ -326,7 +328,7 @@ test("an address that is not ours, and a path in no folder, are unavailable", as
   await inFolder(async (folder) => {
     const addresses: Address[] = [
       { kind: "tcp", host: "192.0.2.1", port: 0 },
-      { kind: "tcp", host: "nowhere.invalid", port: 0 },
+      { kind: "tcp", host: impossibleName, port: 0 },
       { kind: "unix", path: join(folder, "none", "s") },
     ];
     for (const address of addresses) {

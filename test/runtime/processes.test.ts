@@ -242,6 +242,13 @@ test("what the kernel would not run is NotExecutable", async () => {
   });
 });
 
+test("a failure that is not the program's fault is neither of the two", async () => {
+  const args = ["x".repeat(1_000_000)];
+  const error = await rejection(processes.spawn({ command: "true", args, env }));
+  assert.not.ok(error instanceof NotExecutable || error instanceof FileMissing);
+  assert.match(error.message, /E2BIG|too long/i);
+});
+
 test("run collects both outputs, the code, and ends what the program left running", async () => {
   const done = await processes.run({
     command: "sh",
