@@ -121,21 +121,21 @@ export class Children {
     if (this.#records.delete(keyOf(version, generation))) await this.#save();
   }
 
-  /** The highest generation number on record for a version, 0 if none. */
-  lastNumber(version: string): number {
-    let last = 0;
-    for (const record of this.#records.values()) {
-      if (record.name === version) last = Math.max(last, record.generation);
-    }
-    return last;
+  /** Resolves when no write is under way. */
+  async flushed(): Promise<void> {
+    while (this.#saving.size > 0) await Promise.all(this.#saving);
   }
 
+  readonly #saving = new Set<Promise<void>>();
+
   async #save(): Promise<void> {
-    try {
-      await this.#file.save({ children: [...this.#records.values()] });
-    } catch (error) {
-      this.#log.error("children_not_saved", { error: messageOf(error) });
-    }
+    const saving = this.#file.save({ children: [...this.#records.values()] })
+      .catch((error: unknown) =>
+        this.#log.error("children_not_saved", { error: messageOf(error) })
+      );
+    this.#saving.add(saving);
+    await saving;
+    this.#saving.delete(saving);
   }
 }
 

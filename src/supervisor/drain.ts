@@ -64,6 +64,8 @@ const ASK_TIMEOUT_MS = 2_000;
 const STATUS_TIMEOUT_MS = 2_000;
 const MAX_STATUS_BYTES = 65_536;
 const MAX_LISTED = 100;
+/** WebSockets get their Close frame this long before they are cut. */
+const TUNNEL_WARNING_MS = 5_000;
 
 type DrainRuntime = Pick<Runtime, "http" | "clock">;
 
@@ -88,6 +90,9 @@ export class Drain {
   #legacy = false;
   #deadlineReached = false;
   #result: Promise<DrainReport> | undefined;
+  /** Resolves when only the signals are left to do, or nothing. */
+  readonly idle: Promise<void>;
+  #resolveIdle: () => void = () => {};
 
   constructor(
     runtime: DrainRuntime,
@@ -106,6 +111,9 @@ export class Drain {
     this.#deadlineMs = this.#startMs + options.timeoutMs;
     this.#graceMs = options.graceMs;
     this.#leasesAtStart = generation.leases;
+    this.idle = new Promise((resolve) => {
+      this.#resolveIdle = resolve;
+    });
   }
 
   get phase(): DrainPhase {
@@ -163,14 +171,12 @@ export class Drain {
     const process = generation.process;
     let exit: ProcessResult | undefined;
     const exited = new AbortController();
-    const gone = process === undefined
-      ? Promise.resolve()
-      : process.exited.then((result) => {
-        exit = result;
-        this.#cutOpen("the child ended", () => true);
-        this.#step("exited");
-        exited.abort(new Error("the child ended"));
-      });
+    const gone = process === undefined ? Promise.resolve() : process.exited.then((result) => {
+      exit = result;
+      this.#cutOpen("the child ended", () => true);
+      this.#step("exited");
+      exited.abort(new Error("the child ended"));
+    });
     const stopTunnels = this.#watchTunnels();
     try {
       if (process === undefined) this.#step("exited");
@@ -181,6 +187,7 @@ export class Drain {
         this.#log.error("drain_failed", { phase: this.#phase, error: messageOf(error) });
       }
     }
+    this.#resolveIdle();
     if (process !== undefined && process.state !== "exited") {
       this.#deadlineReached ||= generation.leases > 0;
       this.#phase = "stopping";
@@ -315,14 +322,28 @@ export class Drain {
     return this.#runtime.clock.monotonic() >= this.#deadlineMs;
   }
 
+  /** Tells tunnels that the end is near, and cuts those that are still open at their deadline. */
   #watchTunnels(): () => void {
+    const { clock } = this.#runtime;
     let cancel = (): void => {};
+    const warned = new Set<Lease>();
     const check = (): void => {
-      this.#cutOpen("tunnel deadline", (lease) => lease.kind === "tunnel");
-      // A plain request may become a tunnel later: its upgrade was accepted before the drain.
-      if (this.#generation.leases > 0) cancel = this.#runtime.clock.after(1_000, check);
+      const endMs = Math.min(this.#startMs + this.#options.tunnelTimeoutMs, this.#deadlineMs);
+      const leftMs = endMs - clock.monotonic();
+      if (leftMs <= 0) this.#cutOpen("tunnel deadline", isTunnel);
+      else if (leftMs <= TUNNEL_WARNING_MS) {
+        for (const lease of this.#generation.openLeases()) {
+          if (!isTunnel(lease) || warned.has(lease)) continue;
+          warned.add(lease);
+          lease.warn?.();
+        }
+      }
+      // Again and again: a request may become a tunnel later, and the deadline may come closer.
+      if (this.#generation.leases === 0) return;
+      const nextMs = leftMs > TUNNEL_WARNING_MS ? leftMs - TUNNEL_WARNING_MS : leftMs;
+      cancel = clock.after(Math.max(10, Math.min(1_000, nextMs)), check);
     };
-    cancel = this.#runtime.clock.after(this.#options.tunnelTimeoutMs, check);
+    cancel = clock.after(0, check);
     return () => cancel();
   }
 
@@ -352,6 +373,10 @@ export class Drain {
       ...(exit === undefined ? {} : { exit }),
     };
   }
+}
+
+function isTunnel(lease: Lease): boolean {
+  return lease.kind === "tunnel";
 }
 
 /** The longest delay that timers of both runtimes take. */

@@ -25,7 +25,12 @@ const MOVES: Readonly<Record<DrainPhase, Partial<Record<DrainEvent, DrainPhase>>
   // refuse new work and use the grace that follows.
   leases: { leases_ended: "asking", deadline: "asking", exited: "done" },
   asking: { asked: "polling", exited: "done" },
-  polling: { child_idle: "stopping", child_legacy: "cushion", deadline: "stopping", exited: "done" },
+  polling: {
+    child_idle: "stopping",
+    child_legacy: "cushion",
+    deadline: "stopping",
+    exited: "done",
+  },
   cushion: { cushion_over: "stopping", deadline: "stopping", exited: "done" },
   stopping: { exited: "done" },
   done: {},

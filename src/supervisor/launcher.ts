@@ -34,6 +34,8 @@ export interface LauncherOptions {
   readonly output: (generation: Generation) => OutputSink;
   /** False once the service is going down: nothing starts any more. */
   readonly mayStart: () => boolean;
+  /** SIGTERM to SIGKILL. */
+  readonly stopGraceMs: number;
 }
 
 export class Launcher {
@@ -111,7 +113,7 @@ export class Launcher {
     }
     // It was asked to go while it was being forked: whoever asked waits for it to be reaped.
     if (!generation.mayStart) {
-      generation.process?.stop(0);
+      generation.process?.stop(this.#options.stopGraceMs);
       throw new CalledOff("asked to go while it started");
     }
   }
@@ -147,5 +149,7 @@ export class Launcher {
 
 /** `exit code 3`, `signal SIGKILL`, ... */
 export function describeExit(exit: { readonly code?: number; readonly signal?: string }): string {
-  return exit.signal === undefined ? `exit code ${exit.code ?? "unknown"}` : `signal ${exit.signal}`;
+  return exit.signal === undefined
+    ? `exit code ${exit.code ?? "unknown"}`
+    : `signal ${exit.signal}`;
 }

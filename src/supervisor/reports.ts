@@ -96,6 +96,10 @@ export class Reports {
     });
   }
 
+  polled(ok: boolean): void {
+    this.#metrics.polls.inc({ service: this.#service, result: ok ? "ok" : "error" });
+  }
+
   orphans(count: number): void {
     this.#metrics.orphans.inc({ service: this.#service }, count);
   }
@@ -196,6 +200,10 @@ function makeMetrics(metrics: Metrics) {
     held: metrics.counter("baton_held_requests_total", "Requests that had to wait, by end.", [
       ...version,
       "end",
+    ]),
+    polls: metrics.counter("baton_oracle_polls_total", "Reports of the oracle, by result.", [
+      "service",
+      "result",
     ]),
     orphans: metrics.counter(
       "baton_orphans_total",

@@ -182,18 +182,6 @@ export class VersionWorker {
     return { kind: "soon", timeoutMs: config.holdTimeoutMs };
   }
 
-  /** A connection to the generation was refused, before anything of a request was sent. */
-  connectFailed(generation: Generation): void {
-    generation.connectErrors += 1;
-    if (this.#probation?.generation === generation) this.#probation.connectFailed();
-    if (
-      this.#canary?.generation === generation &&
-      generation.connectErrors >= this.#context.config.bakeConnectErrors
-    ) {
-      this.#canaryFailed("crash", `${generation.connectErrors} refused connections`);
-    }
-  }
-
   // ---------------------------------------------------------------------------- the loop
 
   /** Makes the worker look again; at most one look is under way. */
@@ -444,14 +432,14 @@ export class VersionWorker {
   // ----------------------------------------------------------------- who serves: one turn each
 
   #switchTo(generation: Generation, how: string): void {
-    const { config, memory, holds, reports, runtime } = this.#context;
+    const { config, memory, holds, reports } = this.#context;
     const old = this.#current;
     const from = old?.build.sha256;
     const { sha256 } = generation.build;
     generation.move("running", how);
     generation.role = "current";
     this.#current = generation;
-    generation.publish(runtime.clock.monotonic());
+    this.#publish(generation);
     old?.withdraw();
     this.#closeProbation("superseded");
     const isChange = from !== sha256;
@@ -468,6 +456,23 @@ export class VersionWorker {
     });
     holds.release(this.name);
     this.#context.changed(generation);
+  }
+
+  #publish(generation: Generation): void {
+    const target = generation.publish(this.#context.runtime.clock.monotonic());
+    target.onConnectFailure(() => this.#connectFailed(generation));
+  }
+
+  /** A connection to the generation was refused, before anything of a request was sent. */
+  #connectFailed(generation: Generation): void {
+    generation.connectErrors += 1;
+    if (this.#probation?.generation === generation) this.#probation.connectFailed();
+    if (
+      this.#canary?.generation === generation &&
+      generation.connectErrors >= this.#context.config.bakeConnectErrors
+    ) {
+      this.#canaryFailed("crash", `${generation.connectErrors} refused connections`);
+    }
   }
 
   #onProbation(generation: Generation, old: Generation | undefined): void {
@@ -497,7 +502,7 @@ export class VersionWorker {
 
   /** The new generation did not hold: traffic goes back in this turn, if there is where to. */
   #probationFailed(generation: Generation, cause: string): void {
-    const { quarantine, reports, holds, memory, runtime } = this.#context;
+    const { quarantine, reports, holds, memory } = this.#context;
     const old = this.#probation?.old;
     this.#probation = undefined;
     if (this.#current !== generation) return;
@@ -506,7 +511,7 @@ export class VersionWorker {
     if (old?.alive === true) {
       old.role = "current";
       this.#current = old;
-      old.publish(runtime.clock.monotonic());
+      this.#publish(old);
       generation.withdraw();
       const failureClass = generation.alive ? "readiness" : "crash";
       void quarantine.record(this.name, sha256, failureClass, cause, false);
@@ -597,7 +602,7 @@ export class VersionWorker {
     if (this.#canary !== undefined) this.#endCanary("superseded");
     generation.move("running", "canary");
     generation.role = "canary";
-    generation.publish(runtime.clock.monotonic());
+    this.#publish(generation);
     this.#canary = {
       generation,
       share: new CanaryShare({ percent: config.canaryPercent, header: config.canaryHeader }),

@@ -1,0 +1,187 @@
+/**
+ * The traffic path of a versions service: the path's next segment names the version, the rest goes to
+ * whichever of its generations serves.
+ *
+ * A request for a version that is known but not serving waits, and then goes on to the generation
+ * that is there by then. A request of which nothing was sent (its connection was refused) goes on to
+ * wait in the same way, so a crash costs only the requests that were on the child.
+ */
+
+import { BatonError, type ErrorCode, errorResponse } from "../errors.ts";
+import type { Exchange, Forward, ForwardOutcome } from "../proxy/exchange.ts";
+import { stripMount } from "../proxy/path.ts";
+import type { Service } from "../proxy/routes.ts";
+import type { Clock } from "../runtime/runtime.ts";
+import type { Generation } from "./generation.ts";
+import type { HoldEnd, Holds } from "./hold.ts";
+import type { Reports } from "./reports.ts";
+import type { VersionWorker } from "./version_worker.ts";
+
+export interface VersionsServiceOptions {
+  readonly name: string;
+  readonly mounts: readonly string[];
+  readonly clock: Clock;
+  readonly holds: Holds;
+  readonly reports: Reports;
+  readonly worker: (version: string) => VersionWorker | undefined;
+  /** False once the service is going down: nobody waits any more. */
+  readonly mayHold: () => boolean;
+}
+
+/** Pauses before the next try at a generation that refused a connection; then it is given up. */
+const CONNECT_PAUSES_MS = [10, 50, 150, 400];
+/** What a listener may have read of a body that nobody takes yet. */
+const READ_AHEAD_BYTES = 65_536;
+
+export class VersionsService implements Service {
+  readonly name: string;
+  readonly mounts: readonly string[];
+  readonly #options: VersionsServiceOptions;
+
+  constructor(options: VersionsServiceOptions) {
+    this.#options = options;
+    this.name = options.name;
+    this.mounts = options.mounts;
+  }
+
+  /** Answers one exchange; the lease of a version that serves is taken in this turn. */
+  handle(exchange: Exchange, forward: Forward, mount: string): void | Promise<void> {
+    const version = versionOf(exchange.path, mount);
+    if (version === "") {
+      throw new BatonError("version_required", "the path must begin with a version");
+    }
+    const worker = this.#options.worker(version);
+    if (worker === undefined || !worker.known) throw unknownVersion(version);
+    const target = stripMount(exchange.target, prefixOf(mount, version));
+    if (target === undefined) {
+      throw new BatonError("bad_request", "the path does not spell its version plainly");
+    }
+    return this.#serve(exchange, forward, worker, target);
+  }
+
+  async #serve(
+    exchange: Exchange,
+    forward: Forward,
+    worker: VersionWorker,
+    target: string,
+  ): Promise<void> {
+    const header = (name: string): string | undefined => exchange.header(name);
+    let holdUntilMs: number | undefined;
+    let refusedBy: Generation | undefined;
+    let refusals = 0;
+    while (!exchange.finished) {
+      const claim = worker.claim(exchange.requestId, header);
+      if (claim === undefined) {
+        holdUntilMs = await this.#hold(exchange, worker, holdUntilMs);
+        continue;
+      }
+      const { lease, generation } = claim;
+      const outcome = await forward(exchange, lease, { target, returnFailure: true });
+      if (outcome.result === "cut" || outcome.result === "upstream_failed") {
+        generation.drain?.recordCut(lease, outcome.reason ?? outcome.result);
+      }
+      if (outcome.result !== "upstream_failed" || exchange.finished || exchange.answered) return;
+      if (!outcome.retriable) return exchange.respond(failure(outcome));
+      // Nothing of it was sent: it goes to this generation again, or to the one that comes after it.
+      refusals = refusedBy === generation ? refusals + 1 : 1;
+      refusedBy = generation;
+      const pauseMs = CONNECT_PAUSES_MS[refusals - 1];
+      if (pauseMs === undefined) return exchange.respond(failure(outcome));
+      await new Promise<void>((resolve) => this.#options.clock.after(pauseMs, resolve));
+    }
+  }
+
+  /**
+   * Waits for the version. Returns until when the request may wait in all; throws the answer when it
+   * may not, or not any longer.
+   */
+  async #hold(
+    exchange: Exchange,
+    worker: VersionWorker,
+    untilMs: number | undefined,
+  ): Promise<number> {
+    const { clock, holds, reports, mayHold } = this.#options;
+    if (!worker.known) throw unknownVersion(worker.name);
+    if (!mayHold()) {
+      throw new BatonError("draining", "this host is going down", { retryAfterS: 1 });
+    }
+    const outlook = worker.outlook();
+    if (outlook.kind === "not_soon") throw notServing(worker.name, outlook);
+    const nowMs = clock.monotonic();
+    const until = untilMs ?? nowMs + outlook.timeoutMs;
+    const end = await holds.wait({
+      version: worker.name,
+      bytes: bytesOf(exchange),
+      timeoutMs: until - nowMs,
+      onLeave: (listener) => exchange.onAbort(listener),
+    });
+    reports.held(worker.name, end);
+    if (end !== "left") exchange.note({ heldMs: Math.round(clock.monotonic() - nowMs) });
+    this.#throwUnlessReleased(end, worker);
+    return until;
+  }
+
+  #throwUnlessReleased(end: HoldEnd, worker: VersionWorker): void {
+    const { name } = worker;
+    if (end === "timeout") {
+      throw new BatonError("hold_timeout", `${name} did not become ready in time`, {
+        detail: { version: name },
+        retryAfterS: 1,
+      });
+    }
+    if (end === "full") {
+      throw new BatonError("overloaded", `too many requests wait for ${name}`, {
+        detail: { version: name },
+        retryAfterS: 1,
+      });
+    }
+    // "hopeless", "left", "released": the caller looks again, and finds out which answer is due.
+  }
+}
+
+/** The first segment of the normalised path behind the mount; "" if there is none. */
+export function versionOf(path: string, mount: string): string {
+  const from = mount === "/" ? 1 : mount.length + 1;
+  const end = path.indexOf("/", from);
+  return end < 0 ? path.slice(from) : path.slice(from, end);
+}
+
+function prefixOf(mount: string, version: string): string {
+  return mount === "/" ? `/${version}` : `${mount}/${version}`;
+}
+
+function bytesOf(exchange: Exchange): number {
+  let bytes = exchange.target.length;
+  for (const part of exchange.headers) bytes += part.length;
+  const length = Number(exchange.header("content-length") ?? 0);
+  return bytes + (Number.isFinite(length) ? Math.min(length, READ_AHEAD_BYTES) : 0);
+}
+
+function unknownVersion(version: string): BatonError {
+  return new BatonError("unknown_version", `there is no version ${JSON.stringify(version)}`, {
+    detail: { version },
+  });
+}
+
+function notServing(
+  version: string,
+  outlook: { readonly retryAfterMs: number; readonly reason: string },
+): BatonError {
+  const retryAfterS = Math.min(60, Math.max(1, Math.ceil(outlook.retryAfterMs / 1000)));
+  return new BatonError("not_ready", `${version} does not serve: ${outlook.reason}`, {
+    detail: { version },
+    retryAfterS,
+  });
+}
+
+const FAILURES: readonly ErrorCode[] = [
+  "upstream_connect_failed",
+  "upstream_reset",
+  "upstream_bad_response",
+  "upstream_timeout",
+];
+
+function failure(outcome: ForwardOutcome): Response {
+  const code = FAILURES.find((known) => known === outcome.reason) ?? "upstream_reset";
+  return errorResponse(new BatonError(code, "the version's process did not answer"));
+}
