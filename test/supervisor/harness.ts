@@ -1,0 +1,201 @@
+/** A real service: file oracle, children, traffic listener, in a folder of its own. */
+
+import { mkdtemp, readFile, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import type * as v from "valibot";
+import { defaultVersionsConfig, type versionsSchema } from "../../src/config/versions.ts";
+import { EventJournal, type JournalEvent } from "../../src/observe/events.ts";
+import { createLog, type Log } from "../../src/observe/log.ts";
+import { createMetrics, type Metrics } from "../../src/observe/metrics.ts";
+import { Routes } from "../../src/proxy/routes.ts";
+import { startTraffic, type TrafficServer } from "../../src/proxy/traffic.ts";
+import { createSupervisor, type Supervisor } from "../../src/supervisor/supervisor.ts";
+import { type BuildOptions, FileOracle, makeBuild, type TestBuild } from "../support/builds.ts";
+import { runtime } from "../support/runtime.ts";
+
+export type ConfigInput = Partial<v.InferInput<typeof versionsSchema>>;
+
+/** Short times, so that a test is over soon; each test says which of them matter to it. */
+export const QUICK: ConfigInput = {
+  binaryName: "child",
+  overlap: "always",
+  pollIntervalMs: 60_000,
+  readyIntervalMs: 15,
+  readyTimeoutMs: 10_000,
+  monitorIntervalMs: 50,
+  bakeMs: 0,
+  drainPollMs: 20,
+  drainTimeoutMs: 10_000,
+  drainCushionMs: 100,
+  killGraceMs: 2_000,
+  childGraceMs: 0,
+  restartBackoffMs: 50,
+  retryBackoffMs: 100,
+  holdTimeoutMs: 10_000,
+};
+
+export interface Harness {
+  readonly folder: string;
+  readonly oracle: FileOracle;
+  readonly supervisor: Supervisor;
+  readonly traffic: TrafficServer;
+  readonly origin: string;
+  readonly events: EventJournal;
+  readonly metrics: Metrics;
+  /** Every log line, parsed. */
+  readonly lines: Record<string, unknown>[];
+  /** Makes a build, publishes it under the name, and has the oracle polled. */
+  publish(name: string, options: BuildOptions): Promise<TestBuild>;
+  remove(name: string): Promise<void>;
+  /** GET; the text of the answer. */
+  get(path: string): Promise<{ status: number; text: string; headers: Headers }>;
+  /** Waits until the version answers with this build. */
+  serves(name: string, build: string): Promise<void>;
+  /** Waits for the first event of a kind (after `since`) that the filter takes. */
+  event(
+    kind: string,
+    filter?: (event: JournalEvent) => boolean,
+    since?: number,
+  ): Promise<JournalEvent>;
+  /** Lines of a file in a version's data folder; none if it does not exist. */
+  dataLines(name: string, file: string): Promise<string[]>;
+  /** Stops everything and removes the folder. */
+  close(options?: { keepFolder?: boolean }): Promise<void>;
+}
+
+export interface HarnessOptions {
+  readonly folder?: string;
+  readonly config?: ConfigInput;
+  readonly start?: boolean;
+}
+
+export async function createHarness(options: HarnessOptions = {}): Promise<Harness> {
+  const folder = options.folder ?? await mkdtemp(`${tmpdir()}/baton-test-`);
+  const oracle = new FileOracle(`${folder}/oracle`);
+  await oracle.write();
+  const lines: Record<string, unknown>[] = [];
+  const log: Log = createLog({
+    write: (line) => lines.push(JSON.parse(line) as Record<string, unknown>),
+    now: () => runtime.clock.now(),
+    level: "debug",
+  });
+  const events = EventJournal.inMemory({ runtime, log, keep: 100_000 });
+  const metrics = createMetrics();
+  const supervisor = await createSupervisor({
+    runtime,
+    log,
+    metrics,
+    events,
+    service: "shard",
+    mounts: ["/", "/devshard"],
+    config: defaultVersionsConfig({
+      ...QUICK,
+      basePort: 20_000 + Math.floor(Math.random() * 30_000),
+      ...options.config,
+      oracle: options.config?.oracle ?? `file:${oracle.path}`,
+    }),
+    stateDir: `${folder}/state`,
+  });
+  const routes = new Routes();
+  routes.replace([supervisor]);
+  const traffic = await startTraffic({
+    runtime,
+    log,
+    metrics,
+    routes,
+    listen: { address: { kind: "tcp", host: "127.0.0.1", port: 0 } },
+    accessLog: false,
+  });
+  const { address } = traffic;
+  if (address.kind !== "tcp") throw new Error("not a TCP listener");
+  const origin = `http://127.0.0.1:${address.port}`;
+  if (options.start !== false) await supervisor.start();
+
+  const harness: Harness = {
+    folder,
+    oracle,
+    supervisor,
+    traffic,
+    origin,
+    events,
+    metrics,
+    lines,
+    async publish(name, build) {
+      const made = await makeBuild(build);
+      await oracle.publish(name, made);
+      await supervisor.pollNow();
+      return made;
+    },
+    async remove(name) {
+      await oracle.remove(name);
+      await supervisor.pollNow();
+    },
+    async get(path) {
+      const response = await runtime.http.fetch(`${origin}${path}`);
+      return { status: response.status, text: await response.text(), headers: response.headers };
+    },
+    async serves(name, build) {
+      await until(async () => (await harness.get(`/${name}/who`)).text.startsWith(`${build} `), {
+        what: `${name} served by ${build}`,
+      });
+    },
+    async event(kind, filter = () => true, since = 0) {
+      let found: JournalEvent | undefined;
+      await until(() => {
+        found = events.since(since).find((event) => event.kind === kind && filter(event));
+        return found !== undefined;
+      }, { what: `the event ${kind}`, show: () => events.since(since).map((one) => one.kind) });
+      return found as JournalEvent;
+    },
+    async dataLines(name, file) {
+      try {
+        const path = `${folder}/state/shard/data/${name}/${file}`;
+        return (await readFile(path, "utf8")).split("\n").filter((line) => line !== "");
+      } catch {
+        return [];
+      }
+    },
+    async close(how = {}) {
+      await supervisor.kill();
+      await supervisor.quiesce();
+      traffic.destroy();
+      await traffic.close();
+      if (how.keepFolder !== true) await rm(folder, { recursive: true, force: true });
+    },
+  };
+  return harness;
+}
+
+/** Waits for a condition; fails after a generous deadline, never passes by time. */
+export async function until(
+  condition: () => boolean | Promise<boolean>,
+  options: { what?: string; timeoutMs?: number; show?: () => unknown } = {},
+): Promise<void> {
+  const endMs = performance.now() + (options.timeoutMs ?? 20_000);
+  while (!await condition()) {
+    if (performance.now() > endMs) {
+      const shown = options.show === undefined ? "" : `: ${JSON.stringify(options.show())}`;
+      throw new Error(`timed out waiting for ${options.what ?? "a condition"}${shown}`);
+    }
+    await pause(10);
+  }
+}
+
+export function pause(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}
+
+/** Runs a test against a fresh harness, which is closed whatever happens. */
+export function withHarness(
+  options: HarnessOptions,
+  body: (harness: Harness) => Promise<void>,
+): () => Promise<void> {
+  return async () => {
+    const harness = await createHarness(options);
+    try {
+      await body(harness);
+    } finally {
+      await harness.close();
+    }
+  };
+}
