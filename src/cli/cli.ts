@@ -9,11 +9,24 @@ import { check } from "./check.ts";
 import { controls } from "./control.ts";
 import { drain } from "./drain.ts";
 import { events } from "./events.ts";
+import { logs } from "./logs.ts";
+import { publish } from "./publish.ts";
+import { serve } from "./serve.ts";
 import { status } from "./status.ts";
 import { EXIT, type Verb } from "./verb.ts";
 import { version } from "./version.ts";
 
-const VERBS: readonly Verb[] = [check, status, ...controls, drain, events, version];
+const VERBS: readonly Verb[] = [
+  serve,
+  check,
+  publish,
+  status,
+  logs,
+  events,
+  ...controls,
+  drain,
+  version,
+];
 
 /** Runs the verb that the arguments name (`serve` if they name none) and returns its exit code. */
 export async function runCli(runtime: Runtime): Promise<number> {

@@ -7,7 +7,7 @@ import { ADMIN_OPTIONS, adminClient } from "./admin_client.ts";
 import { EXIT, type Verb } from "./verb.ts";
 
 const SUMMARY: Readonly<Record<VersionVerb, string>> = {
-  pause: "Hold a version's new requests",
+  pause: "Begin no roll-out of a version; --traffic: also hold its new requests",
   resume: "End a pause",
   pin: "Keep a version on its build, or on --sha256",
   unpin: "Let it follow the oracle again",
@@ -20,9 +20,11 @@ const SUMMARY: Readonly<Record<VersionVerb, string>> = {
 
 export const controls: readonly Verb[] = VERSION_VERBS.map((name): Verb => ({
   name,
-  usage: "<version> [--service <name>] [--sha256 <hex>] [--reason <text>] [--admin <url>]",
+  usage:
+    "<version> [--service <name>] [--sha256 <hex>] [--reason <text>] [--traffic] [--admin <url>]",
   summary: SUMMARY[name],
   options: [...ADMIN_OPTIONS, "service", "sha256", "reason"],
+  flags: ["traffic"],
   plain: [1, 1],
   async run(runtime, given) {
     const client = await adminClient(runtime, given);
@@ -34,7 +36,11 @@ export const controls: readonly Verb[] = VERSION_VERBS.map((name): Verb => ({
     const answer = await client.json(
       "POST",
       `/api/v1/versions/${encodeURIComponent(version)}/${name}${query}`,
-      { ...(sha256 === undefined ? {} : { sha256 }), ...(reason === undefined ? {} : { reason }) },
+      {
+        ...(sha256 === undefined ? {} : { sha256 }),
+        ...(reason === undefined ? {} : { reason }),
+        ...(given.flag("traffic") ? { traffic: true } : {}),
+      },
     );
     runtime.print("stdout", JSON.stringify(answer));
     return EXIT.ok;

@@ -50,7 +50,7 @@ const SERVICE = {
 };
 
 const CONTROL_SUMMARY: Readonly<Record<(typeof VERSION_VERBS)[number], string>> = {
-  pause: "Hold new requests of this version (bounded), then refuse them",
+  pause: "Begin no roll-out; with `traffic` also hold new requests (bounded), then refuse them",
   resume: "End a pause",
   pin: "Stay on this build whatever the oracle publishes",
   unpin: "Follow the oracle again",
@@ -99,7 +99,11 @@ const CALLS: readonly Call[] = [
     parameters: [SERVICE],
     body: {
       type: "object",
-      properties: { sha256: { type: "string", pattern: "^[0-9A-Fa-f]{64}$" }, reason: TEXT },
+      properties: {
+        sha256: { type: "string", pattern: "^[0-9A-Fa-f]{64}$" },
+        reason: TEXT,
+        traffic: YES_NO,
+      },
       additionalProperties: false,
     },
   })),

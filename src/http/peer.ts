@@ -14,23 +14,20 @@ export interface PeerOptions {
   readonly lifecycle: Lifecycle;
   /** Reads the shared token; absent = everyone who can connect may ask. */
   readonly readToken?: () => Promise<string>;
-  /** Answers `GET /dump` (replica/). */
-  readonly dump?: (request: Request) => Response | Promise<Response>;
-  /** The indexer API and `POST /events` (kv/), the selection API (router/). */
+  /** The dump (replica/), the indexer API and `POST /events` (kv/), the selection API (router/). */
   readonly apps: readonly Hono[];
 }
 
 /** `/ready` stays open for balancers and probes; it says nothing that they must not know. */
 export function createPeerApp(options: PeerOptions): Hono {
   const app = createApp(options.log);
-  const { lifecycle, dump } = options;
+  const { lifecycle } = options;
   app.use(browserGuard({ localOnly: false }));
   app.get("/ready", (context) => {
     const status = lifecycle.readyStatus();
     return context.json(status, status.ready ? 200 : 503, { "cache-control": "no-store" });
   });
   if (options.readToken !== undefined) app.use(requireToken(options.readToken));
-  if (dump !== undefined) app.get("/dump", (context) => dump(context.req.raw));
   for (const inner of options.apps) app.route("/", inner);
   refuseOtherMethods(app);
   return app;

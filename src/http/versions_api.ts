@@ -32,6 +32,8 @@ export interface ControlOptions {
   readonly sha256?: string;
   /** For people: kept with the decision. */
   readonly reason?: string;
+  /** For pause: hold requests too, and not only roll-outs. */
+  readonly traffic?: boolean;
 }
 
 /** Adds the routes to an app. A version's name may be in several services: `?service=` chooses. */
@@ -89,11 +91,11 @@ async function controlOptions(request: Request): Promise<ControlOptions> {
   if (typeof body !== "object" || body === null || Array.isArray(body)) {
     throw new BatonError("bad_request", "the body must be a JSON object");
   }
-  const { sha256, reason, ...unknown } = body as Record<string, unknown>;
+  const { sha256, reason, traffic, ...unknown } = body as Record<string, unknown>;
   const [extra] = Object.keys(unknown);
   if (extra !== undefined) {
     throw new BatonError("bad_request", `unknown field ${JSON.stringify(extra)}`, {
-      detail: { allowed: ["sha256", "reason"] },
+      detail: { allowed: ["sha256", "reason", "traffic"] },
     });
   }
   if (sha256 !== undefined && !(typeof sha256 === "string" && /^[0-9a-f]{64}$/i.test(sha256))) {
@@ -102,8 +104,12 @@ async function controlOptions(request: Request): Promise<ControlOptions> {
   if (reason !== undefined && typeof reason !== "string") {
     throw new BatonError("bad_request", "reason must be text");
   }
+  if (traffic !== undefined && typeof traffic !== "boolean") {
+    throw new BatonError("bad_request", "traffic must be true or false");
+  }
   return {
     ...(sha256 === undefined ? {} : { sha256: sha256.toLowerCase() }),
     ...(reason === undefined ? {} : { reason }),
+    ...(traffic === undefined ? {} : { traffic }),
   };
 }

@@ -90,12 +90,15 @@ test("lifecycle paths are not on the traffic listener", async () => {
 
 function peer(readToken?: () => Promise<string>) {
   const indexer = new Hono();
+  indexer.get(
+    "/dump",
+    () => new Response("{}\n", { headers: { "content-type": "application/x-ndjson" } }),
+  );
   indexer.get("/health", (context) => context.json({ status: "ok" }));
   indexer.post("/query", (context) => context.json({ scores: {} }));
   return createPeerApp({
     log: silentLog,
     lifecycle: createLifecycle(),
-    dump: () => new Response("{}\n", { headers: { "content-type": "application/x-ndjson" } }),
     apps: [indexer],
     ...(readToken === undefined ? {} : { readToken }),
   });

@@ -1,0 +1,79 @@
+/**
+ * `baton serve`: runs until it is told to stop.
+ *
+ * SIGTERM and SIGHUP: down in order; further ones change nothing. SIGINT: down at once, also in the
+ * middle of that.
+ */
+
+import { loadConfig } from "../config/load.ts";
+import { startBaton } from "../host/baton.ts";
+import { createLog } from "../observe/log.ts";
+import { BATON_VERSION } from "../version.ts";
+import type { Arguments } from "./arguments.ts";
+import { EXIT, type Verb } from "./verb.ts";
+
+/** Options that stand for a key; the last two make Baton a program that Baton can supervise. */
+const SHORTHANDS: Readonly<Record<string, (value: string) => Record<string, string>>> = {
+  "traffic": (value) => ({ BATON_LISTEN_TRAFFIC: value }),
+  "admin-listen": (value) => ({ BATON_LISTEN_ADMIN: value }),
+  "peer": (value) => ({ BATON_LISTEN_PEER: value }),
+  "port": (value) => ({ BATON_LISTEN_TRAFFIC: `:${value}` }),
+  "admin-port": (value) => ({ BATON_LISTEN_ADMIN: `127.0.0.1:${value}` }),
+  "data-dir": (value) => ({ BATON_STATE_DIR: value }),
+};
+
+export const serve: Verb = {
+  name: "serve",
+  usage: "[--config <file>] [--traffic <address>] [--admin-listen <address>] [--peer <address>] " +
+    "[--port <n>] [--admin-port <n>] [--data-dir <folder>]",
+  summary: "Serve (the default)",
+  options: ["config", ...Object.keys(SHORTHANDS)],
+  async run(runtime, given) {
+    const path = given.option("config");
+    const loaded = await loadConfig(runtime, {
+      ...(path === undefined ? {} : { path }),
+      overrides: overridesOf(given),
+    });
+    const log = createLog({
+      write: (line) => runtime.print("stderr", line),
+      now: () => runtime.clock.now(),
+      level: loaded.config.log.level,
+    });
+    const { name, version, pid } = runtime;
+    log.info("starting", {
+      baton: BATON_VERSION,
+      runtime: name,
+      version,
+      pid,
+      config: loaded.path,
+    });
+    for (const warning of loaded.warnings) log.warn("configuration", { warning });
+
+    const baton = await startBaton(runtime, log, loaded);
+    const stop = new Promise<void>((resolve) => {
+      for (const signal of ["SIGTERM", "SIGHUP"] as const) {
+        runtime.onSignal(signal, () => {
+          log.info("signal", { signal });
+          resolve();
+        });
+      }
+      runtime.onSignal("SIGINT", () => {
+        log.info("signal", { signal: "SIGINT" });
+        void baton.force();
+        resolve();
+      });
+    });
+    await stop;
+    const report = await baton.shutDown();
+    return report.forced ? EXIT.cut : EXIT.ok;
+  },
+};
+
+function overridesOf(given: Arguments): Record<string, string> {
+  const overrides: Record<string, string> = {};
+  for (const [option, keys] of Object.entries(SHORTHANDS)) {
+    const value = given.option(option);
+    if (value !== undefined) Object.assign(overrides, keys(value));
+  }
+  return overrides;
+}

@@ -1,0 +1,303 @@
+/**
+ * The composition root: builds every room from one Config, hands the Runtime down, and brings all of
+ * it up and down in order.
+ */
+
+import type { LoadedConfig } from "../config/load.ts";
+import { peerAddress } from "../config/rules.ts";
+import { readSecret } from "../config/secret.ts";
+import type { Config } from "../config/schema.ts";
+import { mountsOf } from "../config/service.ts";
+import { printAddress } from "../config/values.ts";
+import { createAdminApp } from "../http/admin.ts";
+import { createPeerApp } from "../http/peer.ts";
+import { createTrafficApp } from "../http/traffic.ts";
+import { createLifecycle, type Lifecycle, shutDownHost } from "../lifecycle/mod.ts";
+import type { ShutdownReport } from "../lifecycle/mod.ts";
+import { EventJournal } from "../observe/events.ts";
+import type { Log } from "../observe/log.ts";
+import { createMetrics, type Metrics } from "../observe/metrics.ts";
+import { observeProcess } from "../observe/process_metrics.ts";
+import { Routes } from "../proxy/routes.ts";
+import { startTraffic, type TrafficServer } from "../proxy/traffic.ts";
+import type { Address, HttpServer, Runtime } from "../runtime/runtime.ts";
+import { stopGraceMs } from "../supervisor/stop_grace.ts";
+import { BATON_VERSION } from "../version.ts";
+import type { HostedService } from "./hosted.ts";
+import { createKvRoom, type KvRoom } from "./kv_room.ts";
+import { removeStaleSocket, serveApp } from "./listeners.ts";
+import { takeOwnership } from "./owner.ts";
+import { readUiFiles } from "./ui_files.ts";
+import { hostUpstream } from "./upstream.ts";
+import { hostVersions } from "./versions.ts";
+
+export interface Baton {
+  readonly lifecycle: Lifecycle;
+  readonly events: EventJournal;
+  /** Where the listeners are in fact, ports that the system chose included. */
+  readonly addresses: {
+    readonly traffic: Address;
+    readonly admin: Address;
+    readonly peer?: Address;
+  };
+  /** Goes down in order; the same promise however often it is called. */
+  shutDown(): Promise<ShutdownReport>;
+  /** Goes down now, also when it is going down in order already. */
+  force(): Promise<ShutdownReport>;
+}
+
+/** Starts everything. Throws when a listener or a service cannot be; nothing is left running then. */
+export async function startBaton(
+  runtime: Runtime,
+  log: Log,
+  loaded: LoadedConfig,
+): Promise<Baton> {
+  const host = new Host(runtime, log, loaded.config);
+  try {
+    await host.start();
+  } catch (error) {
+    await host.force();
+    throw error;
+  }
+  return host;
+}
+
+class Host implements Baton {
+  readonly lifecycle: Lifecycle;
+  readonly #runtime: Runtime;
+  readonly #log: Log;
+  readonly #config: Config;
+  readonly #metrics: Metrics;
+  readonly #ending = new AbortController();
+  readonly #services: HostedService[] = [];
+  /** Undone in reverse at the end. */
+  readonly #undo: (() => void | Promise<void>)[] = [];
+  #events: EventJournal;
+  #kv: KvRoom | undefined;
+  #traffic: TrafficServer | undefined;
+  #admin: HttpServer | undefined;
+  #peer: HttpServer | undefined;
+  #shutdown: Promise<ShutdownReport> | undefined;
+
+  constructor(runtime: Runtime, log: Log, config: Config) {
+    this.#runtime = runtime;
+    this.#log = log;
+    this.#config = config;
+    this.#metrics = createMetrics();
+    this.#events = EventJournal.inMemory({ runtime, log });
+    this.lifecycle = createLifecycle({
+      clock: runtime.clock,
+      log,
+      announceMs: config.shutdown.announceMs,
+      waitForAvailable: true,
+    });
+  }
+
+  get events(): EventJournal {
+    return this.#events;
+  }
+
+  get addresses(): Baton["addresses"] {
+    const { listen } = this.#config;
+    const peer = this.#peer?.address;
+    return {
+      traffic: this.#traffic?.address ?? listen.traffic,
+      admin: this.#admin?.address ?? listen.admin,
+      ...(peer === undefined ? {} : { peer }),
+    };
+  }
+
+  // ------------------------------------------------------------------------------- the way up
+
+  async start(): Promise<void> {
+    await this.#openState();
+    this.#observe();
+    await this.#buildServices();
+    await this.#listen();
+    for (const service of this.#services) await service.start();
+    this.#kv?.start();
+    // Without a service of its own, the host serves the peers alone.
+    if (this.#services.length === 0) this.lifecycle.available();
+  }
+
+  async #openState(): Promise<void> {
+    const runtime = this.#runtime;
+    const { stateDir, events } = this.#config;
+    await runtime.files.makeFolder(stateDir);
+    const owner = await takeOwnership(runtime, stateDir);
+    this.#undo.push(() => owner.release());
+    if (owner.otherPid !== undefined) {
+      // Two replicas of one program may share a folder while one hands over to the other.
+      this.#log.warn("state_folder_shared", { folder: stateDir, pid: owner.otherPid });
+    }
+    this.#events = await EventJournal.open({
+      runtime,
+      log: this.#log,
+      keep: events.keep,
+      maxFileBytes: events.maxFileBytes,
+      ...(owner.otherPid === undefined ? { folder: `${stateDir}/events` } : {}),
+    });
+    this.#undo.push(() => this.#events.close());
+  }
+
+  #observe(): void {
+    const { lifecycle } = this;
+    this.#undo.push(observeProcess(this.#runtime, this.#metrics));
+    this.#undo.push(
+      lifecycle.onChange((to, from) => void this.#events.emit("host_state", { from, to })),
+    );
+    this.#metrics.gauge("baton_ready", "1 while this Baton is ready for new work.")
+      .collect((gauge) => gauge.set(lifecycle.ready ? 1 : 0));
+    this.#metrics.gauge("baton_inflight", "Exchanges that were let in and have not ended.")
+      .collect((gauge) => gauge.set(lifecycle.inflight));
+    this.#metrics.gauge("baton_host_state", "1 for the state that the host is in.", ["state"])
+      .collect((gauge) => gauge.set(1, { state: lifecycle.state }));
+    lifecycle.reportTargets(() => this.#services.flatMap((service) => service.targets()));
+  }
+
+  async #buildServices(): Promise<void> {
+    const { services, replica, stateDir } = this.#config;
+    const { lifecycle } = this;
+    const shared = {
+      runtime: this.#runtime,
+      clock: this.#runtime.clock,
+      log: this.#log,
+      metrics: this.#metrics,
+      events: this.#events,
+      lifecycle,
+      stateDir,
+      reservedPorts: this.#ownPorts(),
+    };
+    if (peerAddress(this.#config) !== undefined) {
+      this.#kv = await createKvRoom({ ...shared, replica, workersListed: Promise.resolve() });
+      this.#undo.push(() => this.#kv?.stop());
+    }
+    for (const [name, config] of Object.entries(services)) {
+      const mounts = mountsOf(config);
+      if (config.versions !== undefined) {
+        const own = { ...shared, name, mounts, config: config.versions };
+        this.#services.push(await hostVersions(own));
+      } else if (config.upstream !== undefined) {
+        const available = (): void => lifecycle.available();
+        this.#services.push(
+          hostUpstream({ ...shared, name, mounts, url: config.upstream, available }),
+        );
+      }
+    }
+  }
+
+  async #listen(): Promise<void> {
+    const runtime = this.#runtime;
+    const log = this.#log;
+    const { listen, traffic } = this.#config;
+    this.#admin = await serveApp(runtime, log, "admin", listen.admin, await this.#adminApp());
+    const peer = peerAddress(this.#config);
+    if (peer !== undefined) {
+      this.#peer = await serveApp(runtime, log, "peer", peer, this.#peerApp());
+    }
+    const routes = new Routes();
+    routes.replace(this.#services.map((one) => one.service));
+    const app = createTrafficApp({
+      log,
+      lifecycle: this.lifecycle,
+      versions: () => this.#services.flatMap((one) => one.health ?? []),
+    });
+    if (listen.traffic.kind === "unix") await removeStaleSocket(runtime, listen.traffic.path);
+    this.#traffic = await startTraffic({
+      runtime,
+      log,
+      metrics: this.#metrics,
+      routes,
+      listen: { address: listen.traffic },
+      trustedProxies: traffic.trustedProxies,
+      lifecycle: this.lifecycle,
+      appFetch: (request) => app.fetch(request),
+      ownPaths: ["/healthz", "/readyz", "/ready", "/drain", "/drain/status"],
+    }).catch((error) => {
+      const why = error instanceof Error ? error.message : String(error);
+      throw new Error(`listen.traffic = ${printAddress(listen.traffic)}: ${why}`, { cause: error });
+    });
+    const { address } = this.#traffic;
+    log.info("listening", { listener: "traffic", address: printAddress(address) });
+  }
+
+  async #adminApp() {
+    const { token } = this.#config.admin;
+    return createAdminApp({
+      log: this.#log,
+      clock: this.#runtime.clock,
+      lifecycle: this.lifecycle,
+      metrics: this.#metrics,
+      events: this.#events,
+      version: BATON_VERSION,
+      ...(token === undefined ? {} : { readToken: () => readSecret(this.#runtime, token) }),
+      versions: () => this.#services.flatMap((one) => one.operator ?? []),
+      workers: () => this.#services.flatMap((one) => one.workers?.() ?? []),
+      peers: () => this.#kv?.peers() ?? [],
+      recovery: () => this.#kv?.recovery() ?? { state: "recovery_disabled" },
+      ui: await readUiFiles(this.#runtime.files),
+      ending: this.#ending.signal,
+    });
+  }
+
+  #peerApp() {
+    const token = this.#config.replica?.token;
+    return createPeerApp({
+      log: this.#log,
+      lifecycle: this.lifecycle,
+      ...(token === undefined ? {} : { readToken: () => readSecret(this.#runtime, token) }),
+      apps: this.#kv === undefined ? [] : [this.#kv.dump],
+    });
+  }
+
+  /** Ports that no child may get. */
+  #ownPorts(): number[] {
+    const { traffic, admin } = this.#config.listen;
+    return [traffic, admin, peerAddress(this.#config)].flatMap((address) =>
+      address?.kind === "tcp" && address.port !== 0 ? [address.port] : []
+    );
+  }
+
+  // ----------------------------------------------------------------------------- the way down
+
+  shutDown(): Promise<ShutdownReport> {
+    this.#shutdown ??= this.#goDown();
+    return this.#shutdown;
+  }
+
+  force(): Promise<ShutdownReport> {
+    this.lifecycle.force();
+    return this.shutDown();
+  }
+
+  async #goDown(): Promise<ShutdownReport> {
+    const { services, shutdown } = this.#config;
+    const graces = Object.values(services).flatMap(({ versions }) =>
+      versions === undefined ? [] : [stopGraceMs(versions)]
+    );
+    this.#traffic?.drain();
+    const report = await shutDownHost({
+      lifecycle: this.lifecycle,
+      clock: this.#runtime.clock,
+      log: this.#log,
+      parts: this.#services.map((service) => service.part),
+      listeners: {
+        close: async () => {
+          await Promise.all([this.#traffic?.close(), this.#peer?.close()]);
+        },
+        destroy: async () => {
+          this.#traffic?.destroy();
+          await this.#peer?.destroy();
+        },
+      },
+      budgetMs: shutdown.budgetMs,
+      childGraceMs: Math.max(0, ...graces),
+    });
+    this.#events.emit("host_stopped", { ...report });
+    // Operators could watch until here.
+    this.#ending.abort();
+    await this.#admin?.destroy();
+    for (const undo of this.#undo.reverse()) await undo();
+    return report;
+  }
+}

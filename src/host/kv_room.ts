@@ -1,0 +1,113 @@
+/**
+ * The state side of the host: the index with its lanes, the dump that other replicas take from it,
+ * and the recovery that fills it before the host says that it is ready.
+ */
+
+import type { Hono } from "hono";
+import type { ReplicaConfig } from "../config/replica.ts";
+import { readSecret } from "../config/secret.ts";
+import { createKvStore, type IndexStore } from "../kv/create_kv_store.ts";
+import type { Lifecycle } from "../lifecycle/mod.ts";
+import type { EventJournal } from "../observe/events.ts";
+import type { Log } from "../observe/log.ts";
+import type { Metrics } from "../observe/metrics.ts";
+import { createDiscovery } from "../replica/discovery.ts";
+import { createDumpHandler } from "../replica/dump_handler.ts";
+import { createDumpMetrics } from "../replica/dump_metrics.ts";
+import type { Discovery } from "../replica/peer_view.ts";
+import { createRecovery, type Recovery } from "../replica/recovery.ts";
+import { createRecoveryMetrics } from "../replica/recovery_metrics.ts";
+import type { Runtime } from "../runtime/runtime.ts";
+
+export interface KvRoomOptions {
+  readonly runtime: Runtime;
+  readonly log: Log;
+  readonly metrics: Metrics;
+  readonly events: EventJournal;
+  readonly lifecycle: Lifecycle;
+  /** Absent: this Baton runs alone, and its index begins empty. */
+  readonly replica: ReplicaConfig | undefined;
+  /** Resolves after the first complete listing of every pool's workers. */
+  readonly workersListed: Promise<void>;
+}
+
+export interface KvRoom {
+  readonly store: IndexStore;
+  /** For the peer listener. */
+  readonly dump: Hono;
+  /** True once this replica may serve from its index. */
+  readonly recovered: boolean;
+  start(): void;
+  stop(): void;
+  peers(): readonly unknown[];
+  recovery(): Readonly<Record<string, unknown>>;
+}
+
+const CONDITION = "recovery";
+
+export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
+  const { runtime, log, metrics, events, lifecycle, replica } = options;
+  const { clock, random } = runtime;
+  const store = await createKvStore({ clock, random, log, metrics });
+  // Names this run: a restarted replica is another one, whose index begins empty.
+  const id = random.uuid();
+  let discovery: Discovery | undefined;
+  let recovery: Recovery | undefined;
+  if (replica !== undefined) {
+    discovery = createDiscovery({ runtime, log, config: replica });
+    lifecycle.conditions.set(CONDITION, false, "not begun");
+    recovery = createRecovery({
+      runtime,
+      log,
+      metrics: createRecoveryMetrics(metrics),
+      events,
+      store,
+      discovery,
+      config: replica,
+      replica: id,
+      token: replica.token === undefined ? undefined : await readSecret(runtime, replica.token),
+      tls: await readTls(runtime, replica),
+      workersListed: options.workersListed,
+      setCondition: (ok, reason) => lifecycle.conditions.set(CONDITION, ok, reason),
+    });
+    lifecycle.reportReady(() => ({ recovery_complete: recovery?.recovered ?? true }));
+  }
+  const recovered = (): boolean => recovery?.recovered ?? true;
+  const dump = createDumpHandler({
+    runtime,
+    log,
+    metrics: createDumpMetrics(metrics),
+    store,
+    replica: id,
+    recovered,
+    hasSource: () => recovery?.hasSource ?? false,
+    ...(replica === undefined
+      ? {}
+      : { maxDumps: replica.maxDumps, idleTimeoutMs: replica.idleTimeoutMs }),
+  });
+  return {
+    store,
+    dump,
+    get recovered() {
+      return recovered();
+    },
+    start: () => recovery?.start(),
+    stop: () => {
+      recovery?.stop();
+      discovery?.stop();
+      store.closeAll();
+    },
+    peers: () => discovery?.current() ?? [],
+    recovery: () => ({ replica: id, ...(recovery?.status() ?? { state: "recovery_disabled" }) }),
+  };
+}
+
+async function readTls(runtime: Runtime, replica: ReplicaConfig) {
+  if (replica.tls === undefined) return undefined;
+  const found: { ca?: string; cert?: string; key?: string } = {};
+  for (const name of ["ca", "cert", "key"] as const) {
+    const path = replica.tls[name];
+    if (path !== undefined) found[name] = await runtime.files.readText(path);
+  }
+  return found;
+}
