@@ -89,6 +89,8 @@ export class Lane {
   #lastError: string | undefined;
   #isLoading = false;
   #isProven = false;
+  /** The connection broke during the hold: what was kept back may be of an earlier publisher. */
+  #brokeWhileHeld = false;
   #isClosed = false;
   /** The next batch is taken whatever its number: what came before is given up. */
   #takesAny = false;
@@ -190,12 +192,14 @@ export class Lane {
     this.#lastError = undefined;
     const canReplay = this.#source?.replay !== undefined;
     const isDoubtful = isReconnect && this.#admitted !== undefined;
-    if (isDoubtful && canReplay) this.#isUnverified = true;
+    // Also at first: a peer's cut may have been put in before the connection stood.
+    if (canReplay && this.#admitted !== undefined) this.#isUnverified = true;
     if (isDoubtful && !canReplay && this.#options.onLostEvents !== "keep") {
       // Connections mostly break because processes end, and nothing can be proved here.
       this.#startOver("reconnected_without_replay", undefined);
     }
     if (this.#hold !== undefined) {
+      if (isReconnect) this.#brokeWhileHeld = true;
       if (canReplay && !this.#isProven) void this.#probe();
     } else if (canReplay) {
       // At first: whatever the ring still has. Later: is it the same publisher, and what was missed?
@@ -209,6 +213,11 @@ export class Lane {
     this.#isUp = false;
     this.#lastError = message;
     this.#report();
+  }
+
+  /** Says that nothing before batch `seq` concerns this lane. No effect once it has begun. */
+  begin(seq: bigint): void {
+    if (this.#admitted === undefined && this.#pending.length === 0) this.#admitted = seq - 1n;
   }
 
   /** Takes a live batch: applied now or soon, kept back, or dropped as a duplicate. */
@@ -361,8 +370,9 @@ export class Lane {
     } else if (cut.epoch !== "") this.#epoch = cut.epoch;
     if (cut.cursor === undefined && named === undefined) this.#joinWithoutCursor();
     this.#drain();
-    const mustAsk = this.#pending.length > 0 || this.#source?.replay !== undefined &&
-        this.#pending.length === 0 && !this.#caughtUpByFrames(cut.cursor);
+    const isProven = this.#caughtUpByFrames(cut.cursor) && !this.#brokeWhileHeld;
+    const mustAsk = this.#pending.length > 0 ||
+      (this.#source?.replay !== undefined && !isProven);
     if (mustAsk) {
       this.#isUnverified = this.#admitted !== undefined;
       const gap = await this.#fill(true, true);
@@ -377,6 +387,7 @@ export class Lane {
       }
     }
     this.#hold = undefined;
+    this.#brokeWhileHeld = false;
     this.#resume();
     this.#report();
   }

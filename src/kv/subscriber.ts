@@ -1,0 +1,321 @@
+/**
+ * One worker's event socket, and the lanes that it feeds.
+ *
+ * A publisher numbers its batches once for all its data-parallel ranks; a batch says whose it is, and
+ * belongs to the registered rank if it does not. So every lane of the publisher gets every number, and
+ * only the lane of the batch's rank gets its events: holes are then holes for all of them.
+ */
+
+import { type Log, silentLog } from "../observe/log.ts";
+import type { Clock, Net, Random } from "../runtime/runtime.ts";
+import { BatchIntake, type DecodedBatch, type IntakeLimits } from "./batch_intake.ts";
+import type { KvStore } from "./kv_store.ts";
+import type { Lane, LaneBatch, LaneSource, ReplayEnd } from "./lane.ts";
+import type { LaneKey } from "./lane_key.ts";
+import { readSeq, type ReplayLimits, requestReplay } from "./replay.ts";
+import type { ZmtpConnection, ZmtpLimits } from "./zmtp.ts";
+import { type ReconnectLimits, ZmqSocket } from "./zmq_socket.ts";
+
+export type ListenerStatus = "pending" | "active" | "paused" | "failed";
+
+export interface SubscriptionOptions {
+  readonly store: KvStore;
+  readonly net: Net;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly log?: Log;
+  /** The worker; `dpRank` is that of batches that name none. */
+  readonly key: LaneKey;
+  readonly blockSize: number;
+  /** Where the worker publishes. */
+  readonly endpoint: string;
+  /** Where it replays; without one lost events cost the lane its blocks. */
+  readonly replayEndpoint?: string;
+  /** Bind `endpoint` and let the worker connect. */
+  readonly bind?: boolean;
+  /** Only messages whose topic starts with this; all by default. */
+  readonly topic?: string;
+  readonly limits?: Partial<SubscriptionLimits>;
+}
+
+export interface SubscriptionLimits {
+  readonly intake: IntakeLimits;
+  readonly replay: Partial<ReplayLimits>;
+  readonly zmtp: Partial<ZmtpLimits>;
+  readonly reconnect: Partial<ReconnectLimits>;
+  /** Ranks that batches may name beside the registered one. */
+  readonly maxRanks: number;
+}
+
+const LIMITS: SubscriptionLimits = {
+  intake: { maxBatches: 100_000, maxBytes: 64 * 1024 * 1024 },
+  replay: {},
+  zmtp: {},
+  reconnect: {},
+  maxRanks: 64,
+};
+
+export class Subscription {
+  readonly #options: SubscriptionOptions;
+  readonly #limits: SubscriptionLimits;
+  readonly #log: Log;
+  readonly #lanes = new Map<number, Lane>();
+  readonly #intake: BatchIntake;
+  #socket: ZmqSocket | undefined;
+  #status: ListenerStatus = "pending";
+  #lastError: string | undefined;
+  #hasBeenUp = false;
+  #isStopped = false;
+  #dropped = 0;
+
+  constructor(options: SubscriptionOptions) {
+    this.#options = options;
+    this.#limits = { ...LIMITS, ...options.limits };
+    this.#log = (options.log ?? silentLog).with({ worker: options.key.worker });
+    const { slices, meters } = options.store;
+    this.#intake = new BatchIntake({
+      slices,
+      meters,
+      limits: this.#limits.intake,
+      deliver: (decoded) => this.#deliver(decoded),
+      undecodable: (seq, reason) => {
+        this.#note(`batch ${seq} cannot be decoded: ${reason}`);
+        this.#log.warn("kv_batch_undecodable", { seq, reason });
+      },
+    });
+  }
+
+  get key(): LaneKey {
+    return this.#options.key;
+  }
+
+  get endpoint(): string {
+    return this.#options.endpoint;
+  }
+
+  get status(): ListenerStatus {
+    return this.#status;
+  }
+
+  get lastError(): string | undefined {
+    return this.#lastError;
+  }
+
+  get isStopped(): boolean {
+    return this.#isStopped;
+  }
+
+  /** Lanes by rank, those that batches named included. */
+  get lanes(): ReadonlyMap<number, Lane> {
+    return this.#lanes;
+  }
+
+  /** Opens the lane and the socket. Throws `BadEndpoint`, `conflict`. */
+  async start(): Promise<void> {
+    const lane = await this.#options.store.open(this.key, { blockSize: this.#options.blockSize });
+    if (this.#isStopped) {
+      this.#options.store.close(this.key);
+      return;
+    }
+    this.#adopt(lane);
+    this.#openSocket();
+  }
+
+  /** Stops listening, and keeps what the lanes hold. */
+  pause(): void {
+    if (this.#isStopped) return;
+    this.#status = "paused";
+    const socket = this.#socket;
+    this.#socket = undefined;
+    void socket?.close();
+    for (const lane of this.#lanes.values()) lane.sourceDown("paused");
+  }
+
+  resume(): void {
+    if (this.#isStopped || this.#socket !== undefined) return;
+    this.#status = "pending";
+    this.#openSocket();
+  }
+
+  /** Ends everything; the lanes are closed, and empty in every answer from now on. */
+  async stop(): Promise<void> {
+    if (this.#isStopped) return;
+    this.#isStopped = true;
+    this.#intake.close();
+    for (const lane of this.#lanes.values()) this.#options.store.close(lane.key);
+    if (this.#lanes.size === 0) this.#options.store.close(this.key);
+    this.#lanes.clear();
+    const socket = this.#socket;
+    this.#socket = undefined;
+    await socket?.close();
+  }
+
+  #openSocket(): void {
+    const { net, clock, random, endpoint, bind } = this.#options;
+    const socket: ZmqSocket = new ZmqSocket({
+      net,
+      clock,
+      random,
+      log: this.#log,
+      type: "SUB",
+      endpoint,
+      ...(bind === undefined ? {} : { bind }),
+      limits: this.#limits.zmtp,
+      reconnect: this.#limits.reconnect,
+      handlers: {
+        up: (peer) => {
+          if (this.#socket === socket) this.#up(socket, peer);
+        },
+        down: (reason) => {
+          if (this.#socket === socket) this.#down(reason);
+        },
+        message: (frames) => {
+          if (this.#socket === socket) this.#message(frames);
+        },
+      },
+    });
+    this.#socket = socket;
+  }
+
+  #up(socket: ZmqSocket, peer: ZmtpConnection): void {
+    // On a bound endpoint a new connection is the worker's new process: the old one is over.
+    for (const other of socket.peers) if (other !== peer) other.close();
+    peer.subscribe(new TextEncoder().encode(this.#options.topic ?? ""));
+    this.#status = "active";
+    this.#lastError = undefined;
+    const isReconnect = this.#hasBeenUp;
+    this.#hasBeenUp = true;
+    for (const lane of this.#lanes.values()) lane.sourceUp(isReconnect);
+  }
+
+  #down(reason: string): void {
+    const peers = this.#socket?.peers.size ?? 0;
+    if (peers > 0) return;
+    this.#status = this.#hasBeenUp ? "failed" : "pending";
+    this.#note(reason);
+    for (const lane of this.#lanes.values()) lane.sourceDown(reason);
+  }
+
+  #message(frames: readonly Uint8Array[]): void {
+    const [, seq, payload] = frames;
+    if (frames.length !== 3 || seq?.length !== 8 || payload === undefined) {
+      this.#options.store.meters.event("batch", "bad_frames");
+      this.#note(`a message of ${frames.length} frames, sequence of ${seq?.length ?? 0} bytes`);
+      return;
+    }
+    if (this.#intake.push(readSeq(seq), payload)) return;
+    this.#options.store.meters.overflow("frames", 1);
+    this.#dropped += 1;
+    this.#note(`${this.#dropped} batches dropped: more came than could be decoded in time`);
+  }
+
+  #deliver(decoded: DecodedBatch): boolean {
+    const rank = decoded.batch.rank ?? this.key.dpRank;
+    if (!this.#lanes.has(rank) && decoded.batch.events.length > 0) {
+      void this.#learnRank(rank, decoded);
+      return false;
+    }
+    for (const [laneRank, lane] of this.#lanes) lane.receive(batchFor(laneRank, rank, decoded));
+    return true;
+  }
+
+  /** A batch names a rank for the first time: its lane opens, then the batch goes on its way. */
+  async #learnRank(rank: number, decoded: DecodedBatch): Promise<void> {
+    const key = { ...this.key, dpRank: rank };
+    const { store, blockSize } = this.#options;
+    const primary = this.#lanes.get(this.key.dpRank);
+    try {
+      if (this.#lanes.size > this.#limits.maxRanks || store.lane(key) !== undefined) {
+        this.#note(`rank ${rank} is another listener's, or one rank too many`);
+        store.meters.event("batch", "foreign_rank");
+      } else {
+        const lane = await store.open(key, { blockSize });
+        if (this.#isStopped) {
+          store.close(key);
+          return;
+        }
+        // Nothing of this rank was missed if nothing of the publisher was.
+        if (primary?.state === "live" && primary.cursor !== undefined) lane.begin(decoded.seq);
+        this.#adopt(lane);
+        if (this.#status === "active") lane.sourceUp(false);
+      }
+    } catch (error) {
+      this.#note(error instanceof Error ? error.message : String(error));
+    }
+    if (this.#isStopped) return;
+    for (const [laneRank, lane] of this.#lanes) lane.receive(batchFor(laneRank, rank, decoded));
+    this.#intake.resume();
+  }
+
+  #adopt(lane: Lane): void {
+    const { dpRank } = lane.key;
+    this.#lanes.set(dpRank, lane);
+    const canReplay = this.#options.replayEndpoint !== undefined;
+    const replay: LaneSource["replay"] = (from, deliver, stop) =>
+      this.#replay(dpRank, from, deliver, stop);
+    lane.attach({ replay: canReplay ? replay : undefined });
+  }
+
+  /** Payloads go through an intake of their own: a ring of thousands is decoded in slices too. */
+  async #replay(
+    laneRank: number,
+    from: bigint,
+    deliver: (batch: LaneBatch) => boolean,
+    stop: AbortSignal,
+  ): Promise<ReplayEnd> {
+    const { store, net, clock, replayEndpoint } = this.#options;
+    if (replayEndpoint === undefined) return { kind: "failed", message: "no replay endpoint" };
+    let drained = (): void => {};
+    let isRefused = false;
+    const intake = new BatchIntake({
+      slices: store.slices,
+      meters: store.meters,
+      limits: this.#limits.intake,
+      deliver: (decoded) => {
+        const rank = decoded.batch.rank ?? this.key.dpRank;
+        if (isRefused || !deliver(batchFor(laneRank, rank, decoded))) isRefused = true;
+        return true;
+      },
+      undecodable: (seq, reason) => {
+        this.#log.warn("kv_batch_undecodable", { seq, reason, replayed: true });
+      },
+      drained: () => drained(),
+    });
+    const end = await requestReplay(
+      {
+        net,
+        clock,
+        endpoint: replayEndpoint,
+        limits: this.#limits.replay,
+        zmtp: this.#limits.zmtp,
+      },
+      from,
+      (seq, payload) => {
+        if (isRefused) return false;
+        if (intake.push(seq, payload)) return true;
+        store.meters.overflow("replay", 1);
+        return false;
+      },
+      stop,
+    );
+    if (intake.waitingBatches > 0) {
+      await new Promise<void>((resolve) => {
+        drained = resolve;
+        if (stop.aborted) resolve();
+        else stop.addEventListener("abort", () => resolve(), { once: true });
+      });
+    }
+    intake.close();
+    return isRefused && end.kind === "complete" ? { kind: "stopped" } : end;
+  }
+
+  #note(problem: string): void {
+    this.#lastError = problem;
+  }
+}
+
+function batchFor(laneRank: number, rank: number, decoded: DecodedBatch): LaneBatch {
+  const { seq, digest } = decoded;
+  if (laneRank !== rank) return { seq, digest, events: [], bytes: 64 };
+  return { seq, digest, events: decoded.batch.events, bytes: decoded.bytes };
+}
