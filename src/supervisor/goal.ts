@@ -41,6 +41,8 @@ export type Goal =
 export function chooseGoal(input: GoalInput): Goal {
   const { listed, operator, serving, installed, isBlocked } = input;
   if (input.override !== undefined) {
+    // A published build never stands in for a local file that was asked for.
+    if (isBlocked(input.override)) return { kind: "nothing", blocked: input.override };
     return { kind: "run", sha256: input.override, reason: "override" };
   }
   if (listed === undefined) return { kind: "none" };

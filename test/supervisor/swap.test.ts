@@ -14,7 +14,8 @@ test(
     assert.equal((await slow).text, "one");
     const report = await h.event("drain_report");
     assert.is(report.cut, 0);
-    assert.is(report.finished, 1);
+    assert.is(report.finished, report.leases);
+    assert.ok(Number(report.finished) >= 1);
     await until(() => h.supervisor.generations().length === 1);
   }),
 );
