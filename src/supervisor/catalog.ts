@@ -140,7 +140,7 @@ function artifactOf(name: string, binary: string, base: string): Artifact {
   if (base.startsWith("file:") && !/^https?:/i.test(binary)) {
     const [path = "", query = ""] = splitOnce(binary, "?");
     const checksum = new URLSearchParams(query).get("checksum") ?? "";
-    if (/^file:/i.test(path)) return { url: `file:${fileUrlPath(path)}`, checksum };
+    if (/^file:/i.test(path)) return { url: `file:${localPath(name, path)}`, checksum };
     if (/^[A-Za-z][A-Za-z0-9+.-]*:/.test(path)) {
       throw new CatalogRefused(`${name}: ${JSON.stringify(binary)} is not an address in use here`);
     }
@@ -157,6 +157,14 @@ function artifactOf(name: string, binary: string, base: string): Artifact {
     throw new CatalogRefused(`${name}: ${url.protocol} is not allowed for an artifact`);
   }
   return { url: url.href, checksum: url.searchParams.get("checksum") ?? "" };
+}
+
+function localPath(name: string, address: string): string {
+  try {
+    return fileUrlPath(address);
+  } catch (error) {
+    throw new CatalogRefused(`${name}: ${error instanceof Error ? error.message : String(error)}`);
+  }
 }
 
 function splitOnce(text: string, separator: string): [string, string] {
