@@ -6,6 +6,8 @@ import { dirname } from "node:path";
 import { errorCode, errorText } from "./error_code.ts";
 import { type Address, ListenFailed, type ListenOptions } from "./runtime.ts";
 
+const STARTING_LISTENER_MS = 50;
+
 /** Binds and listens; returns the bound address (the real port for port 0). Throws `ListenFailed`. */
 export async function listenOn(server: Server, options: ListenOptions): Promise<Address> {
   if (options.descriptor === undefined && options.address.kind === "unix") {
@@ -46,7 +48,14 @@ async function prepareSocketPath(path: string): Promise<void> {
   }
   const found = await lstat(path).catch(() => undefined);
   if (found === undefined || !found.isSocket()) return;
-  const isDead = await new Promise<boolean>((resolve) => {
+  if (!(await refusesConnections(path))) return;
+  // A listener that is just starting refuses too, between its bind and its listen.
+  await new Promise((resolve) => setTimeout(resolve, STARTING_LISTENER_MS));
+  if (await refusesConnections(path)) await rm(path, { force: true });
+}
+
+function refusesConnections(path: string): Promise<boolean> {
+  return new Promise((resolve) => {
     const probe = connect({ path });
     probe.once("connect", () => {
       probe.destroy();
@@ -54,7 +63,6 @@ async function prepareSocketPath(path: string): Promise<void> {
     });
     probe.once("error", (error) => resolve(errorCode(error) === "ECONNREFUSED"));
   });
-  if (isDead) await rm(path, { force: true });
 }
 
 function isMissing(error: unknown): boolean {

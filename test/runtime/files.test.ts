@@ -184,7 +184,8 @@ test("the hash of a big file is that of sha256sum, and the event loop turns mean
     const hash = await files.sha256(path);
     isDone = true;
     assert.is(hash, stdout.slice(0, 64));
-    assert.ok(turns > 20, `${turns} turns`);
+    // Hashing in one go would leave the first turn alone.
+    assert.ok(turns > 3, `${turns} turns`);
     assert.ok(process.memoryUsage().rss - before < 100_000_000);
     await writeFile(path, "");
     assert.is(

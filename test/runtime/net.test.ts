@@ -374,7 +374,13 @@ test("the socket file of a dead listener is replaced, that of a live one is not"
       ...program("listen_on_path.ts", path),
       env: ownEnv(),
     });
-    await until("it listens", () => access(path).then(() => true, () => false));
+    // The file is there from the bind on, a moment before the listen.
+    await until("it listens", async () => {
+      const socket = await net.connect({ kind: "unix", path }, { timeoutMs: 20_000 })
+        .catch(() => undefined);
+      socket?.destroy();
+      return socket !== undefined;
+    });
     const live = await rejection(listenEcho({ kind: "unix", path }));
     assert.is((live as ListenFailed).reason, "in-use");
     child.signalGroup("SIGKILL");

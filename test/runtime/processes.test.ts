@@ -318,7 +318,11 @@ test("field 22 is found behind a name with spaces and parentheses", () => {
 });
 
 test("a zombie has no start time and is not a member of its group", async () => {
-  const { child, text } = await shell("sh -c 'kill -9 $$' & echo $!; exec sleep 1000");
+  // The inner shell dies only after the outer one has become a sleep, which never reaps.
+  const { child, text } = await shell(
+    `sh -c 'until grep -q sleep /proc/$PPID/comm; do sleep 0.01; done; kill -9 $$' &
+     echo $!; exec sleep 1000`,
+  );
   await until("the zombie's pid is printed", () => text().endsWith("\n"));
   const zombie = Number(text());
   await until("it is a zombie", async () => {
