@@ -49,7 +49,8 @@ export async function unpackZip(options: UnpackOptions): Promise<void> {
 
 async function findProgram(zip: ZipReader<unknown>, options: UnpackOptions): Promise<FileEntry> {
   let seen = 0;
-  for await (const entry of zip.getEntriesGenerator()) {
+  // Only base names count here: where an entry claims to be is nothing to object to.
+  for await (const entry of zip.getEntriesGenerator({ filenameValidation: "tolerant" })) {
     seen += 1;
     if (seen > options.maxArchiveEntries) {
       throw new RolloutFailure("download", `more than ${options.maxArchiveEntries} entries`);
