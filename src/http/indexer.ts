@@ -6,7 +6,7 @@
  */
 
 import { type Context, Hono } from "hono";
-import { BatonError, errorResponse } from "../errors.ts";
+import { BatonError } from "../errors.ts";
 import type { EventsDoor } from "../kv/events_door.ts";
 import type { IndexStore } from "../kv/create_kv_store.ts";
 import type { Match } from "../kv/prefix_index.ts";
@@ -38,13 +38,15 @@ const DEFAULT_GROUP = "default";
 
 type Fields = { readonly [key: string]: Json };
 
-/** Makes the app; mount it at the root of a listener that only the cluster reaches. */
+/**
+ * Makes the routes, to be mounted at the root of an app that turns errors into answers and that only
+ * the cluster reaches.
+ */
 export function createIndexerApi(options: IndexerApiOptions): Hono {
   const { store, workers, events } = options;
   const peers = options.peers ?? createPeerList();
   const maxBodyBytes = options.maxBodyBytes ?? MAX_BODY_BYTES;
   const app = new Hono();
-  app.onError((error) => errorResponse(error));
 
   const fieldsOf = async (context: Context): Promise<Fields> => {
     const text = await readText(context.req.raw, maxBodyBytes);
@@ -151,11 +153,6 @@ export function createIndexerApi(options: IndexerApiOptions): Hono {
     });
   }
 
-  for (const route of new Set(app.routes.map(({ path }) => path))) {
-    app.all(route, () => {
-      throw new BatonError("method_not_allowed", "this path takes another method");
-    });
-  }
   return app;
 }
 

@@ -89,6 +89,10 @@ export class Lane {
   #lastError: string | undefined;
   #isLoading = false;
   #isProven = false;
+  /** Pending batches, the oldest ones, that came before the connection broke. */
+  #fromBefore = 0;
+  /** Counts the times that the source came up. */
+  #connections = 0;
   /** The connection broke during the hold: what was kept back may be of an earlier publisher. */
   #brokeWhileHeld = false;
   #isClosed = false;
@@ -189,6 +193,8 @@ export class Lane {
   sourceUp(isReconnect: boolean): void {
     if (this.#isClosed) return;
     this.#isUp = true;
+    this.#connections += 1;
+    if (isReconnect) this.#fromBefore = this.#pending.length;
     this.#lastError = undefined;
     const canReplay = this.#source?.replay !== undefined;
     const isDoubtful = isReconnect && this.#admitted !== undefined;
@@ -301,7 +307,7 @@ export class Lane {
     this.#digests.note(batch);
     let dropped = 0;
     while (this.#pending.length > limits.maxBatches || this.#pending.bytes > limits.maxBytes) {
-      if (this.#pending.shift() === undefined) break;
+      if (this.#shiftPending() === undefined) break;
       dropped += 1;
     }
     if (dropped === 0) return;
@@ -324,6 +330,7 @@ export class Lane {
   release(): void {
     if (this.#isClosed || this.#hold === undefined) return;
     this.#hold = undefined;
+    this.#brokeWhileHeld = false;
     this.#resume();
     this.#report();
   }
@@ -347,6 +354,12 @@ export class Lane {
     if (this.#isClosed) throw new LaneGap("closed", 0n, undefined);
     if (laneId(cut.key) !== laneId(this.key)) throw new TypeError("the cut is of another lane");
     const { reader, digests } = readDecoderState(cut.decoderState);
+    const canProve = this.#source?.replay !== undefined ||
+      this.#pending.first?.epoch !== undefined;
+    if (this.#brokeWhileHeld && !canProve) {
+      // Nobody can say whether the cut is of the publisher that is there now.
+      throw new LaneGap("no_replay_endpoint", this.#firstMissing(), undefined);
+    }
     this.#hold ??= this.#limits;
     this.#abortFill();
     this.#isLoading = true;
@@ -397,6 +410,7 @@ export class Lane {
     if (this.#isClosed) return;
     this.#abortFill();
     this.#hold = undefined;
+    this.#brokeWhileHeld = false;
     this.#empty();
     this.#degrade(reason);
     this.#takesAny = true;
@@ -452,14 +466,19 @@ export class Lane {
           this.#startOver("replay_differs", batch.epoch, true);
           continue;
         }
-        this.#pending.shift();
+        this.#shiftPending();
         continue;
       } else if (batch.seq !== admitted + 1n || this.#isUnverified) {
         return;
       }
-      this.#pending.shift();
+      this.#shiftPending();
       this.#admit(batch);
     }
+  }
+
+  #shiftPending(): LaneBatch | undefined {
+    if (this.#fromBefore > 0) this.#fromBefore -= 1;
+    return this.#pending.shift();
   }
 
   async #probe(): Promise<void> {
@@ -504,12 +523,19 @@ export class Lane {
         const target = this.#pending.first?.seq;
         if (target === undefined && !mustAskNow) return undefined;
         const round = new Round(this.#admitted, this.#isUnverified, isStrict);
+        const connection = this.#connections;
         const end = await this.#ask(round, id, stop.signal);
         if (this.#isClosed) return new LaneGap("closed", round.from, target);
         if (this.#filling !== id) return new LaneGap("superseded", round.from, target);
+        if (connection !== this.#connections) {
+          // The answer may be that of a publisher that is gone: it proves nothing about the new one.
+          this.#isUnverified = this.#admitted !== undefined;
+          mustAskNow = true;
+          continue;
+        }
         if (round.restarted !== undefined) {
           this.#startOver(round.restarted, undefined, true);
-          mustAskNow = round.restarted !== "ring_behind_cursor";
+          mustAskNow = true;
           continue;
         }
         if (end.kind === "complete" || round.admitted > 0) this.#isProven = true;
@@ -557,8 +583,9 @@ export class Lane {
     const replay = this.#source?.replay;
     if (replay === undefined) return { kind: "failed", message: NO_REPLAY };
     this.#log.info("kv_replay_requested", { from: round.from, verify: round.isVerifying });
+    const connection = this.#connections;
     const end = await replay(round.from, (batch) => {
-      if (this.#filling !== id || this.#isClosed) return false;
+      if (this.#filling !== id || this.#isClosed || connection !== this.#connections) return false;
       return this.#replayed(round, batch);
     }, stop);
     if (round.admitted > 0) this.#options.meters.replayed(round.admitted);
@@ -640,10 +667,14 @@ export class Lane {
   #startOver(reason: string, epoch: string | undefined, keepPending = false): void {
     this.#options.meters.restart(reason);
     this.#log.warn("kv_lane_restarted", { reason, cursor: this.cursor, blocks: this.blocks });
-    if (!keepPending) {
+    if (keepPending) {
+      // What came before the connection broke came from the publisher that is gone.
+      while (this.#fromBefore > 0 && this.#shiftPending() !== undefined);
+    } else {
       this.#pending.clear();
       this.#abortFill();
     }
+    this.#fromBefore = 0;
     this.#empty();
     this.#degraded = undefined;
     this.#takesAny = false;

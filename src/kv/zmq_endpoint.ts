@@ -13,8 +13,8 @@ export class BadEndpoint extends Error {
   override readonly name = "BadEndpoint";
 }
 
-/** Reads an endpoint. Throws `BadEndpoint`. */
-export function parseZmqEndpoint(text: string): ZmqEndpoint {
+/** Reads an endpoint; port 0 (any free port) only where `isAnyPort`. Throws `BadEndpoint`. */
+export function parseZmqEndpoint(text: string, isAnyPort = false): ZmqEndpoint {
   const match = /^([a-z]+):\/\/(.+)$/.exec(text);
   if (match === null) throw new BadEndpoint(`"${text}" is not of the form scheme://address`);
   const scheme = match[1];
@@ -29,7 +29,9 @@ export function parseZmqEndpoint(text: string): ZmqEndpoint {
     throw new BadEndpoint(`"${rest}" is not host:port (IPv6 addresses in brackets)`);
   }
   const port = Number(parts[3]);
-  if (port < 1 || port > 65535) throw new BadEndpoint(`port ${parts[3]} is not from 1 to 65535`);
+  if (port > 65535 || (port === 0 && !isAnyPort)) {
+    throw new BadEndpoint(`port ${parts[3]} is not from 1 to 65535`);
+  }
   const host = parts[1] ?? parts[2] ?? "";
   const isWildcard = host === "*";
   return { address: { kind: "tcp", host: isWildcard ? "0.0.0.0" : host, port }, isWildcard };

@@ -54,6 +54,7 @@ export class ZmqSocket {
   readonly #options: ZmqSocketOptions;
   readonly #reconnect: ReconnectLimits;
   readonly #peers = new Set<ZmtpConnection>();
+  readonly #bound = Promise.withResolvers<Listener["address"]>();
   #listener: Listener | undefined;
   #isClosed = false;
   #failures = 0;
@@ -64,7 +65,7 @@ export class ZmqSocket {
   constructor(options: ZmqSocketOptions) {
     this.#options = options;
     this.#reconnect = { ...RECONNECT_LIMITS, ...options.reconnect };
-    const { address, isWildcard } = parseZmqEndpoint(options.endpoint);
+    const { address, isWildcard } = parseZmqEndpoint(options.endpoint, options.bind);
     if (options.bind === true || isWildcard) void this.#bind(address);
     else void this.#connect(address);
   }
@@ -79,9 +80,9 @@ export class ZmqSocket {
     return this.#lastError;
   }
 
-  /** Where a bound socket listens, once it does. */
-  get address(): Listener["address"] | undefined {
-    return this.#listener?.address;
+  /** Where a bound socket listens, as soon as it does. */
+  get bound(): Promise<Listener["address"]> {
+    return this.#bound.promise;
   }
 
   /** Ends all connections and tries no more. Resolves when a bound port is free. */
@@ -124,6 +125,7 @@ export class ZmqSocket {
       });
       if (this.#isClosed) await listener.close();
       this.#listener = listener;
+      this.#bound.resolve(listener.address);
     } catch (error) {
       this.#failed(error, undefined);
       this.#retry(() => void this.#bind(address));
