@@ -72,7 +72,7 @@ export class H1Connection implements SocketHandlers, Timed {
   #windowBytes = 0;
   #lingerBytes = 0;
   #hasFin = false;
-  #lastHost = "";
+  #lastHost: string | undefined;
   #tunnel: TunnelEnd | undefined;
   /** Exchanges whose last bytes still wait for the client's window. */
   #owed: (() => void)[] = [];
