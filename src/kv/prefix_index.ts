@@ -41,7 +41,7 @@ export interface ApplyResult {
   renamed: number;
   /** Blocks refused because their engine hash stands for another block, and those after them. */
   conflicts: number;
-  /** Blocks refused because the block size differs, or the tokens are too few. */
+  /** Blocks refused: another block size, too few tokens, or no room below `maxBlocks`. */
   refused: number;
   /** Blocks that went because one above them did. */
   cut: number;
@@ -95,6 +95,8 @@ const MATCH_BATCH = 128;
 const FREE_BATCH = 2048;
 const FREE_BATCH_INLINE = 64;
 const MATCH_WORDS = 5;
+/** The word of the result that tells a full index from a conflict. */
+const FULL_WORD = 7;
 
 export class PrefixIndex {
   readonly blockSize: number;
@@ -263,7 +265,8 @@ export class PrefixIndex {
     }
     this.#collect(result);
     if (stored === count) return true;
-    result.conflicts = left - stored;
+    if (this.#module.u32[this.#result + FULL_WORD] === 0) result.conflicts = left - stored;
+    else result.refused += left - stored;
     return false;
   }
 
@@ -376,7 +379,8 @@ export class PrefixIndex {
   /**
    * Makes a lane hold exactly these blocks. Keys are computed anew, not taken. Throws RangeError,
    * and leaves the lane as it was, when the rows are not a snapshot (a parent that does not come
-   * before its child, one engine hash for two blocks) or the lane is closed.
+   * before its child, one engine hash for two blocks) or the lane is closed. What does not fit below
+   * `maxBlocks` is left out.
    */
   load(lane: number, blocks: LaneBlocks): void {
     const record = this.#lanes.get(lane);

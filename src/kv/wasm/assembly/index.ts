@@ -25,6 +25,7 @@ import {
   setTiers,
 } from "./holders";
 import {
+  ageOf,
   copiesOf,
   dropHolding,
   dropNode,
@@ -33,10 +34,10 @@ import {
   holdingAt,
   holdingsLive,
   holdingsMade,
-  HOT,
   LANE_TOP,
   makeHolding,
   makeNode,
+  nextEpoch,
   nextOf,
   nodeAt,
   nodeHolders,
@@ -55,6 +56,7 @@ import {
   setPrevious,
   slotOf,
   tiersOf,
+  touch,
 } from "./records";
 import {
   createTable,
@@ -102,6 +104,7 @@ const EVICTED: usize = 12;
 const RENAMED: usize = 16;
 const CONFLICTS: usize = 20;
 const CUT: usize = 24;
+const FULL: usize = 28;
 
 // @ts-ignore: decorator
 @inline
@@ -304,42 +307,67 @@ export function release(slot: u32, budget: u32): u32 {
 // ----------------------------------------------------------------------------------- the bound
 
 let bound: u32 = 0;
+let epochLeft: u32 = 0;
 let hand: u32 = 0;
-/** Recently used leaves that the hand passes before it takes one all the same. */
-const MERCY: u32 = 256;
+/** The block above the last one evicted, and how old that one was. */
+let suspect: u32 = 0;
+let suspectAge: u32 = 0;
+/** Leaves looked at for each eviction that starts on another sequence. */
+const SAMPLE: i32 = 8;
+/** Holdings passed before a smaller sample has to do. */
+const PATIENCE: u32 = 4096;
 
 /** Most holdings to keep; 0 = no bound. */
 export function setBound(holdings: u32): void {
   bound = holdings;
+  epochLeft = (holdings >> 3) + 1;
+}
+
+// @ts-ignore: decorator
+@inline
+function isLeaf(holding: u32): bool {
+  const at = holdingAt(holding);
+  return nodeOf(at) != 0 && firstOf(at) == 0;
 }
 
 /**
- * Forgets the leaf that was least recently stored or matched, nearly: a hand goes down over all
- * holdings, so that it takes a sequence from its end, and spares once what was used since it passed.
+ * Forgets one block at the end of a sequence, nearly the one that was least recently stored or
+ * matched: the oldest of a few leaves below a hand that goes round over all holdings. Then the blocks
+ * above it, as long as they are as old: cold sequences go as a whole, from their end. False when there
+ * is nothing to forget: all there is leads to `spared`.
  */
-function evict(spared: u32): void {
-  let mercy = MERCY;
-  let candidate: u32 = 0;
-  for (let steps: u32 = 2 * holdingsMade; steps > 0; steps--) {
-    if (hand <= 1) hand = holdingsMade;
-    hand--;
-    const at = holdingAt(hand);
-    const node = nodeOf(at);
-    if (hand == 0 || node == 0 || firstOf(at) != 0 || hand == spared) continue;
-    const parentAt = nodeAt(node) + 8;
-    const parent = load<u32>(parentAt);
-    if ((parent & HOT) != 0) {
-      store<u32>(parentAt, parent & ~HOT);
-      if (candidate == 0) candidate = hand;
-      if (--mercy > 0) continue;
-    } else {
-      candidate = hand;
-    }
-    break;
+function evict(spared: u32): bool {
+  let victim: u32 = 0;
+  if (suspect != 0 && suspect != spared && isLeaf(suspect)) {
+    if (ageOf(nodeAt(nodeOf(holdingAt(suspect)))) >= suspectAge) victim = suspect;
   }
-  if (candidate == 0) return;
-  dropLeaf(candidate);
+  if (victim == 0) {
+    let oldest: u32 = 0;
+    let sample = SAMPLE;
+    const most: u32 = 2 * holdingsMade;
+    for (let steps: u32 = 0; steps < most; steps++) {
+      if (hand <= 1) hand = holdingsMade;
+      hand--;
+      if (hand == spared || !isLeaf(hand)) continue;
+      const age = ageOf(nodeAt(nodeOf(holdingAt(hand))));
+      if (victim == 0 || age > oldest) {
+        victim = hand;
+        oldest = age;
+      }
+      sample--;
+      if (sample == 0 || steps > PATIENCE) break;
+    }
+    if (victim == 0) return false;
+    suspectAge = oldest;
+  }
+  const at = holdingAt(victim);
+  const previous = previousOf(at);
+  suspect = (previous & LANE_TOP) == 0 && nextOf(at) == 0 && firstOf(holdingAt(previous)) == victim
+    ? previous
+    : 0;
+  dropLeaf(victim);
   bump(EVICTED);
+  return true;
 }
 
 // ---------------------------------------------------------------------------------- store, load
@@ -355,21 +383,21 @@ function addCopies(copies: u32, more: u32): u32 {
 
 /**
  * Adds copies of one block below `parent` (0 = none). Returns its holding, or 0 if the engine's name
- * already stands for another block of the lane.
+ * already stands for another block of the lane, or if there is no room (`FULL`).
  */
 function put(slot: u32, parent: u32, engine: u64, local: u64, copies: u32): u32 {
-  let above = ROOT;
+  let parentNode = ROOT;
   let tag = ROOT_TAG;
   if (parent != 0) {
-    above = nodeOf(holdingAt(parent));
-    tag = nodeTag(nodeAt(above));
+    parentNode = nodeOf(holdingAt(parent));
+    tag = nodeTag(nodeAt(parentNode));
   }
   const known = findEngine(engine, slot);
   if (known != 0) {
     const at = holdingAt(known);
     const node = nodeOf(at);
     const nodeRecord = nodeAt(node);
-    if (nodeParent(nodeRecord) != above || nodeLocal(nodeRecord) != local) {
+    if (nodeParent(nodeRecord) != parentNode || nodeLocal(nodeRecord) != local) {
       bump(CONFLICTS);
       return 0;
     }
@@ -383,11 +411,11 @@ function put(slot: u32, parent: u32, engine: u64, local: u64, copies: u32): u32 
     } else {
       bump(DUPLICATES);
     }
-    store<u32>(nodeRecord, load<u32>(nodeRecord, 8) | HOT, 8);
+    touch(nodeRecord);
     return known;
   }
   tag = edgeTag(tag, local);
-  let node = findEdge(tag, above, local);
+  let node = findEdge(tag, parentNode, local);
   if (node != 0) {
     const old = holdingOn(node, slot);
     if (old != 0) {
@@ -395,20 +423,28 @@ function put(slot: u32, parent: u32, engine: u64, local: u64, copies: u32): u32 
       bump(RENAMED);
       const dropped = dropTree(old);
       store<u32>(RESULT + CUT, load<u32>(RESULT + CUT) + dropped);
-      node = findEdge(tag, above, local);
+      node = findEdge(tag, parentNode, local);
     }
   }
-  if (bound != 0 && holdingsLive >= bound) {
-    evict(parent);
-    if (node != 0) node = findEdge(tag, above, local);
+  if (bound != 0) {
+    if (--epochLeft == 0) {
+      epochLeft = (bound >> 3) + 1;
+      nextEpoch();
+    }
+    if (holdingsLive >= bound) {
+      if (!evict(parent)) {
+        bump(FULL);
+        return 0;
+      }
+      if (node != 0) node = findEdge(tag, parentNode, local);
+    }
   }
   const fresh = node == 0;
   if (fresh) {
-    node = makeNode(above, local, tag);
+    node = makeNode(parentNode, local, tag);
     insert(EDGES, tag, node);
   } else {
-    const at = nodeAt(node);
-    store<u32>(at, load<u32>(at, 8) | HOT, 8);
+    touch(nodeAt(node));
   }
   const holding = makeHolding(engine, node, copies, slot);
   addHolder(node, slot, tiersOf(copies), holding, fresh);
@@ -451,7 +487,7 @@ export function storeRun(
 /**
  * Stores rows of a snapshot: each with its parent's engine hash (`parents`, valid where `linked` is
  * not 0) and its copies (four bits a tier). Returns the number of rows taken: less than `count`
- * when a parent is missing or a name is taken.
+ * when a parent is missing or a name is taken. With a bound, rows that do not fit are left out.
  */
 export function loadRows(
   slot: u32,
@@ -468,11 +504,18 @@ export function loadRows(
     let above: u32 = 0;
     if (load<u8>(linked + i) != 0) {
       above = findEngine(load<u64>(parents + offset), slot);
-      if (above == 0) return i;
+      if (above == 0) {
+        if (bound == 0) return i;
+        bump(EVICTED);
+        continue;
+      }
     }
     const held = <u32>load<u16>(copies + (<usize>i << 1));
     const engine = load<u64>(engines + offset);
-    if (put(slot, above, engine, load<u64>(locals + offset), held) == 0) return i;
+    if (put(slot, above, engine, load<u64>(locals + offset), held) == 0) {
+      if (load<u32>(RESULT + FULL) == 0) return i;
+      bump(EVICTED);
+    }
   }
   return count;
 }
@@ -781,7 +824,7 @@ export function matchEnd(): u32 {
   let mixed = false;
   for (let i: u32 = 0; i < depth; i++) {
     const at = nodeAt(load<u32>(path + (<usize>i << 2)));
-    if (bound != 0) store<u32>(at, load<u32>(at, 8) | HOT, 8);
+    if (bound != 0) touch(at);
     if (lacksDeviceSomewhere(nodeHolders(at))) mixed = true;
   }
   if (mixed) matchTiers();

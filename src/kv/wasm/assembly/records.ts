@@ -21,7 +21,7 @@ const MAX_CHUNKS: usize = 65536;
 export const NUMBER_MASK: u32 = 0x0fffffff;
 
 // ---------------------------------------------------------------------------------------- nodes
-// 0 local u64 | 8 parent u32 (bit 31: used since the eviction hand last passed) | 12 holders u32
+// 0 local u64 | 8 parent u32 (top four bits: the epoch of its last use) | 12 holders u32
 // | 16 tag u32. A free node keeps the next free one in `parent`.
 
 const NODE_BYTES: usize = 20;
@@ -32,7 +32,27 @@ export let nodesLive: u32 = 0;
 export const ROOT: u32 = 0;
 /** The state of the table hash before the first block. */
 export const ROOT_TAG: u32 = 0x9e3779b9;
-export const HOT: u32 = 0x80000000;
+
+/** Counts up, modulo 16, as blocks are stored: the grain of what eviction knows about time. */
+let epoch: u32 = 0;
+
+export function nextEpoch(): void {
+  epoch = (epoch + 1) & 15;
+}
+
+/** Notes that a node is in use. */
+// @ts-ignore: decorator
+@inline
+export function touch(at: usize): void {
+  store<u32>(at, (load<u32>(at, 8) & NUMBER_MASK) | (epoch << 28), 8);
+}
+
+/** Epochs since a node was last used, 0 to 15. */
+// @ts-ignore: decorator
+@inline
+export function ageOf(at: usize): u32 {
+  return (epoch - (load<u32>(at, 8) >>> 28)) & 15;
+}
 
 // @ts-ignore: decorator
 @inline
@@ -83,7 +103,7 @@ export function makeNode(parent: u32, local: u64, tag: u32): u32 {
   }
   const at = nodeAt(node);
   store<u64>(at, local);
-  store<u32>(at, parent | HOT, 8);
+  store<u32>(at, parent | (epoch << 28), 8);
   store<u32>(at, 0, 12);
   store<u32>(at, tag, 16);
   nodesLive++;
