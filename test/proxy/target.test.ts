@@ -49,7 +49,7 @@ test("a lease that is released twice counts once", () => {
   assert.ok(first?.released);
 });
 
-test("retiring twice gives the same completion, and tells the listeners once", async () => {
+test("retiring twice gives the same completion, and tells the listeners once", () => {
   const one = target();
   let told = 0;
   one.onRetire(() => told++);
