@@ -6,7 +6,7 @@
  */
 
 import { loadConfig } from "../config/load.ts";
-import { startBaton } from "../host/baton.ts";
+import { type Baton, startBaton } from "../host/baton.ts";
 import { createLog } from "../observe/log.ts";
 import { BATON_VERSION } from "../version.ts";
 import type { Arguments } from "./arguments.ts";
@@ -49,21 +49,22 @@ export const serve: Verb = {
     });
     for (const warning of loaded.warnings) log.warn("configuration", { warning });
 
-    const baton = await startBaton(runtime, log, loaded);
-    const stop = new Promise<void>((resolve) => {
-      for (const signal of ["SIGTERM", "SIGHUP"] as const) {
+    // Listened to before anything is started: a signal in the middle of the start must not kill us.
+    let baton: Baton | undefined;
+    let forced = false;
+    const told = new Promise<void>((resolve) => {
+      for (const signal of ["SIGTERM", "SIGHUP", "SIGINT"] as const) {
         runtime.onSignal(signal, () => {
           log.info("signal", { signal });
+          forced ||= signal === "SIGINT";
+          if (forced) void baton?.force();
           resolve();
         });
       }
-      runtime.onSignal("SIGINT", () => {
-        log.info("signal", { signal: "SIGINT" });
-        void baton.force();
-        resolve();
-      });
     });
-    await stop;
+    baton = await startBaton(runtime, log, loaded);
+    await told;
+    if (forced) await baton.force();
     const report = await baton.shutDown();
     return report.forced ? EXIT.cut : EXIT.ok;
   },

@@ -114,7 +114,11 @@ class Host implements Baton {
     this.#observe();
     await this.#buildServices();
     await this.#listen();
-    for (const service of this.#services) await service.start();
+    for (const service of this.#services) {
+      service.start().catch((error) =>
+        this.#log.error("service_start_failed", { service: service.service.name, error })
+      );
+    }
     this.#kv?.start();
     // Without a service of its own, the host serves the peers alone.
     if (this.#services.length === 0) this.lifecycle.available();

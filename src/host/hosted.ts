@@ -9,7 +9,7 @@ import type { Service } from "../proxy/routes.ts";
 
 export interface HostedService {
   readonly service: Service;
-  /** Begins its work, after the listeners are there. Resolves soon; what is slow goes on behind. */
+  /** Begins its work, once the listeners are there; the host does not wait for it. */
   start(): Promise<void>;
   /** How it goes down with the host. */
   readonly part: ShutdownPart;

@@ -1,0 +1,133 @@
+/**
+ * Baton itself as a process, on the runtime that runs the test: started with a configuration, its
+ * ports read from its log.
+ */
+
+import { type ChildProcess, spawn } from "node:child_process";
+import { writeFile } from "node:fs/promises";
+import { createInterface } from "node:readline";
+import process from "node:process";
+import { fileURLToPath } from "node:url";
+
+const MAIN = fileURLToPath(new URL("../../src/main.ts", import.meta.url));
+const ROOT = fileURLToPath(new URL("../../", import.meta.url));
+
+/** The command line that runs Baton with these arguments on this test's runtime. */
+export function batonCommand(args: readonly string[]): { command: string; args: string[] } {
+  const onDeno = "Deno" in globalThis;
+  const before = onDeno ? ["run", "-A", "--no-check", "--quiet", `--config=${ROOT}deno.json`] : [];
+  return { command: process.execPath, args: [...before, MAIN, ...args] };
+}
+
+/** What a child gets of our environment: nothing of Baton's or versiond's. */
+export function plainEnvironment(more: Record<string, string> = {}): Record<string, string> {
+  const { PATH = "", HOME = "", TMPDIR } = process.env;
+  return { PATH, HOME, ...(TMPDIR === undefined ? {} : { TMPDIR }), ...more };
+}
+
+export interface Finished {
+  readonly code: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** Runs a verb to its end. */
+export function runBaton(
+  args: readonly string[],
+  options: { env?: Record<string, string>; cwd?: string } = {},
+): Promise<Finished> {
+  const { command, args: all } = batonCommand(args);
+  const child = spawn(command, all, {
+    env: plainEnvironment(options.env),
+    cwd: options.cwd ?? ROOT,
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  let stdout = "";
+  let stderr = "";
+  child.stdout.on("data", (chunk) => (stdout += chunk));
+  child.stderr.on("data", (chunk) => (stderr += chunk));
+  return new Promise((resolve) => {
+    child.on("close", (code) => resolve({ code, stdout, stderr }));
+  });
+}
+
+export type LogLine = Readonly<Record<string, unknown>> & { readonly event: string };
+
+export interface BatonProcess {
+  readonly child: ChildProcess;
+  readonly log: readonly LogLine[];
+  /** Standard error that is no log line. */
+  readonly noise: readonly string[];
+  /** Base URLs of the listeners. */
+  readonly traffic: string;
+  readonly admin: string;
+  readonly peer: string | undefined;
+  /** The exit code (null after a signal). */
+  readonly exited: Promise<number | null>;
+  signal(name: "SIGTERM" | "SIGINT" | "SIGKILL" | "SIGHUP"): void;
+  /** SIGTERM, and the exit code; SIGKILL after 15 s. */
+  stop(): Promise<number | null>;
+}
+
+/** Starts `serve` with the configuration (ports default to free ones) and waits for its listeners. */
+export async function startBatonProcess(
+  folder: string,
+  config: Record<string, unknown>,
+  options: { env?: Record<string, string>; args?: readonly string[] } = {},
+): Promise<BatonProcess> {
+  const file = `${folder}/baton.json`;
+  const listen = { traffic: "127.0.0.1:0", admin: "127.0.0.1:0", ...config.listen as object };
+  const whole = { stateDir: `${folder}/state`, ...config, listen };
+  await writeFile(file, JSON.stringify(whole));
+  const { command, args } = batonCommand(["serve", "--config", file, ...options.args ?? []]);
+  const child = spawn(command, args, {
+    env: plainEnvironment(options.env),
+    cwd: folder,
+    stdio: ["ignore", "ignore", "pipe"],
+  });
+  const log: LogLine[] = [];
+  const noise: string[] = [];
+  const found = new Map<string, string>();
+  let ended = false;
+  const exited = new Promise<number | null>((resolve) => {
+    child.on("close", (code) => {
+      ended = true;
+      resolve(code);
+    });
+  });
+  await new Promise<void>((resolve, reject) => {
+    createInterface({ input: child.stderr }).on("line", (text) => {
+      try {
+        const line = JSON.parse(text) as LogLine;
+        log.push(line);
+        if (line.event !== "listening") return;
+        found.set(String(line.listener), `http://${line.address}`);
+        if (line.listener === "traffic") resolve();
+      } catch {
+        noise.push(text);
+      }
+    });
+    exited.then((code) => reject(new Error(`exited with ${code}: ${noise.join("\n")}`)));
+  });
+  // Not child.kill: after that Deno reports every exit as one by the signal.
+  const signal = (name: "SIGTERM" | "SIGINT" | "SIGKILL" | "SIGHUP"): void => {
+    if (child.pid !== undefined && !ended) process.kill(child.pid, name);
+  };
+  // A test that fails half-way must not leave it running.
+  process.on("exit", () => signal("SIGKILL"));
+  return {
+    child,
+    log,
+    noise,
+    traffic: found.get("traffic") ?? "",
+    admin: found.get("admin") ?? "",
+    peer: found.get("peer"),
+    exited,
+    signal,
+    stop: () => {
+      signal("SIGTERM");
+      const timer = setTimeout(() => signal("SIGKILL"), 15_000);
+      return exited.finally(() => clearTimeout(timer));
+    },
+  };
+}
