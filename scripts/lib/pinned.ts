@@ -1,0 +1,150 @@
+/** Programs pinned to one core, with their CPU time: what the data path benches start. */
+
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { readdirSync, readFileSync } from "node:fs";
+import { connect, createServer } from "node:net";
+
+const TICKS_PER_S = 100;
+
+export class Pinned {
+  readonly name: string;
+  readonly process: ChildProcess;
+  output = "";
+
+  constructor(name: string, core: number, command: readonly string[]) {
+    this.name = name;
+    this.process = spawn("taskset", ["-c", String(core), ...command], {
+      stdio: ["ignore", "pipe", "pipe"],
+    });
+    this.process.stdout?.on("data", (chunk) => (this.output += chunk));
+    this.process.stderr?.on("data", (chunk) => (this.output += chunk));
+  }
+
+  /** The port that the program prints as its first line. */
+  async printedPort(): Promise<number> {
+    const end = Date.now() + 15_000;
+    while (!/^\d+\s/m.test(this.output)) {
+      if (Date.now() > end || this.process.exitCode !== null) {
+        throw new Error(`${this.name} did not start: ${this.output}`);
+      }
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    return Number(/^(\d+)\s/m.exec(this.output)?.[1]);
+  }
+
+  /** CPU time of the program and its children so far, in microseconds. */
+  cpuUs(): number {
+    let ticks = 0;
+    for (const pid of family(this.process.pid ?? 0)) {
+      const fields = statFields(pid);
+      if (fields !== undefined) ticks += Number(fields[11]) + Number(fields[12]);
+    }
+    return ticks * 1_000_000 / TICKS_PER_S;
+  }
+
+  /** Resident memory of the program and its children, in bytes. */
+  rssBytes(): number {
+    let pages = 0;
+    for (const pid of family(this.process.pid ?? 0)) pages += Number(statFields(pid)?.[21] ?? 0);
+    return pages * 4096;
+  }
+
+  async stop(): Promise<void> {
+    if (this.process.exitCode !== null || this.process.signalCode !== null) return;
+    this.process.kill("SIGTERM");
+    const timer = setTimeout(() => this.process.kill("SIGKILL"), 1000);
+    await once(this.process, "exit");
+    clearTimeout(timer);
+  }
+}
+
+/** Fields of /proc/pid/stat from the third (state) on. */
+function statFields(pid: number): string[] | undefined {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, "latin1");
+    return text.slice(text.lastIndexOf(")") + 2).split(" ");
+  } catch {
+    return undefined;
+  }
+}
+
+function family(root: number): number[] {
+  const pids = [root];
+  for (const name of readdirSync("/proc")) {
+    const pid = Number(name);
+    if (!Number.isInteger(pid)) continue;
+    const parent = Number(statFields(pid)?.[1]);
+    if (parent === root) pids.push(pid);
+  }
+  return pids;
+}
+
+/** A port that is free now. */
+export async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const address = server.address();
+  server.close();
+  if (address === null || typeof address === "string") throw new Error("no port");
+  return address.port;
+}
+
+/** Waits until something listens on the port. */
+export async function untilListening(port: number): Promise<void> {
+  const end = Date.now() + 10_000;
+  for (;;) {
+    const socket = connect(port, "127.0.0.1");
+    const isUp = await new Promise<boolean>((resolve) => {
+      socket.once("connect", () => resolve(true));
+      socket.once("error", () => resolve(false));
+    });
+    socket.destroy();
+    if (isUp) return;
+    if (Date.now() > end) throw new Error(`nothing listens on port ${port}`);
+    await new Promise((resolve) => setTimeout(resolve, 25));
+  }
+}
+
+export interface WrkResult {
+  readonly requests: number;
+  readonly rps: number;
+  readonly p50Ms: number;
+  readonly p99Ms: number;
+  readonly failed: number;
+}
+
+/** Runs wrk on a core against a port. */
+export async function wrk(
+  core: number,
+  port: number,
+  options: { connections: number; seconds: number },
+): Promise<WrkResult> {
+  const run = spawn("taskset", [
+    "-c",
+    String(core),
+    "wrk",
+    "-t1",
+    `-c${options.connections}`,
+    `-d${options.seconds}s`,
+    "--latency",
+    `http://127.0.0.1:${port}/x`,
+  ], { stdio: ["ignore", "pipe", "pipe"] });
+  let text = "";
+  run.stdout.on("data", (chunk) => (text += chunk));
+  run.stderr.on("data", (chunk) => (text += chunk));
+  await once(run, "exit");
+  const requests = Number(/(\d+) requests in/.exec(text)?.[1] ?? NaN);
+  const rps = Number(/Requests\/sec:\s+([\d.]+)/.exec(text)?.[1] ?? NaN);
+  const bad = Number(/Non-2xx or 3xx responses: (\d+)/.exec(text)?.[1] ?? 0);
+  const errors = /Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)/.exec(text);
+  const failed = bad + (errors?.slice(1).reduce((sum, count) => sum + Number(count), 0) ?? 0);
+  return { requests, rps, p50Ms: latency(text, "50%"), p99Ms: latency(text, "99%"), failed };
+}
+
+function latency(text: string, row: string): number {
+  const match = new RegExp(`\\s${row}\\s+([\\d.]+)(us|ms|s)`).exec(text);
+  if (match === null) return NaN;
+  const scale = match[2] === "us" ? 0.001 : match[2] === "ms" ? 1 : 1000;
+  return Number(match[1]) * scale;
+}
