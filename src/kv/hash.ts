@@ -103,6 +103,23 @@ export class BlockHasher {
     return out;
   }
 
+  /** Hashes of the full chunks of `chunkBytes` bytes of a text's UTF-8. */
+  chunks(text: string, chunkBytes: number, seed = CHAIN_SEED): BigUint64Array {
+    const bytes = new TextEncoder().encode(text);
+    const out = new BigUint64Array(Math.floor(bytes.length / chunkBytes));
+    const room = Math.floor(this.#stagingBytes / (chunkBytes + 8));
+    if (room < 1) throw new RangeError(`chunks of ${chunkBytes} bytes`);
+    for (let done = 0; done < out.length; done += room) {
+      const batch = Math.min(room, out.length - done);
+      const at = this.#staging + batch * 8;
+      this.#module.u8.set(bytes.subarray(done * chunkBytes, (done + batch) * chunkBytes), at);
+      this.#module.call.hashBlocks(at, batch, chunkBytes, chunkBytes, seed, this.#staging);
+      const hashes = this.#staging >>> 3;
+      out.set(this.#module.u64.subarray(hashes, hashes + batch), done);
+    }
+    return out;
+  }
+
   /** Blocks whose tokens, and three u64 each, fit the staging memory. */
   blocksAtOnce(blockSize: number): number {
     if (blockSize > MAX_BLOCK_SIZE) throw new RangeError(`a block size of ${blockSize} tokens`);

@@ -281,6 +281,16 @@ export class PrefixIndex {
     }
   }
 
+  /**
+   * Takes a block out of the external tier, and forgets it and those above it as far as nothing else
+   * needs them: up to a block that has another child or is in the external tier itself. For indexes
+   * that are fed with whole sequences whose ends are so marked. Returns how many went.
+   */
+  trim(lane: number, engine: bigint): number {
+    const record = this.#lanes.get(lane);
+    return record === undefined ? 0 : this.#module.call.trim(record.slot, engine);
+  }
+
   /** The lane goes on in a new slot; the old one is hidden and freed in slices. */
   #clear(lane: number, record: LaneRecord): void {
     if (this.#module.call.slotCount(record.slot) === 0) return;
@@ -299,6 +309,11 @@ export class PrefixIndex {
   }
 
   // ---------------------------------------------------------------------------------- look-ups
+
+  /** The hasher of this index, for sequences that are not tokens. */
+  get hasher(): BlockHasher {
+    return this.#hasher;
+  }
 
   /** Local hashes of the full blocks of `tokens`. */
   locals(tokens: Uint32Array, options: BlockOptions = {}): BigUint64Array {

@@ -42,6 +42,7 @@ export interface IndexExports {
     tier: number,
   ): number;
   removeRun(slot: number, count: number, engines: number, tier: number): void;
+  trim(slot: number, engine: bigint): number;
   loadRows(
     slot: number,
     count: number,

@@ -606,6 +606,31 @@ export function removeRun(slot: u32, count: u32, engines: usize, tier: u32): voi
   }
 }
 
+/**
+ * Takes the slowest tier from a block, then forgets it and the blocks above it up to one that has
+ * another child or is in the slowest tier itself. Returns how many went.
+ */
+export function trim(slot: u32, engine: u64): u32 {
+  let holding = findEngine(engine, slot);
+  if (holding == 0) return 0;
+  const end = holdingAt(holding);
+  const copies = copiesOf(end) & 0x0fff;
+  if (copies != 0) {
+    setCopies(end, copies);
+    setTiers(nodeOf(end), slot, tiersOf(copies));
+  }
+  let dropped: u32 = 0;
+  while (holding != 0) {
+    const at = holdingAt(holding);
+    if (firstOf(at) != 0 || (dropped > 0 && copiesOf(at) >> 12 != 0)) break;
+    const parent = nodeParent(nodeAt(nodeOf(at)));
+    dropLeaf(holding);
+    dropped++;
+    holding = parent == ROOT ? 0 : holdingOn(parent, slot);
+  }
+  return dropped;
+}
+
 // ---------------------------------------------------------------------------------------- match
 
 let path: usize = reserve(1 << 16);
