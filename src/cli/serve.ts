@@ -50,19 +50,20 @@ export const serve: Verb = {
     for (const warning of loaded.warnings) log.warn("configuration", { warning });
 
     // Listened to before anything is started: a signal in the middle of the start must not kill us.
-    let baton: Baton | undefined;
+    const running: { baton?: Baton } = {};
     let forced = false;
     const told = new Promise<void>((resolve) => {
       for (const signal of ["SIGTERM", "SIGHUP", "SIGINT"] as const) {
         runtime.onSignal(signal, () => {
           log.info("signal", { signal });
           forced ||= signal === "SIGINT";
-          if (forced) void baton?.force();
+          if (forced) void running.baton?.force();
           resolve();
         });
       }
     });
-    baton = await startBaton(runtime, log, loaded);
+    const baton = await startBaton(runtime, log, loaded);
+    running.baton = baton;
     await told;
     if (forced) await baton.force();
     const report = await baton.shutDown();

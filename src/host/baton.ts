@@ -172,7 +172,8 @@ class Host implements Baton {
       stateDir,
       reservedPorts: this.#ownPorts(),
     };
-    if (peerAddress(this.#config) !== undefined) {
+    const pools = Object.values(services).some((service) => service.pool !== undefined);
+    if (pools || peerAddress(this.#config) !== undefined) {
       this.#kv = await createKvRoom({ ...shared, replica, workersListed: Promise.resolve() });
       this.#undo.push(() => this.#kv?.stop());
     }
@@ -250,7 +251,7 @@ class Host implements Baton {
       log: this.#log,
       lifecycle: this.lifecycle,
       ...(token === undefined ? {} : { readToken: () => readSecret(this.#runtime, token) }),
-      apps: this.#kv === undefined ? [] : [this.#kv.dump],
+      apps: this.#kv?.apps ?? [],
     });
   }
 

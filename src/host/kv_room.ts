@@ -6,7 +6,10 @@
 import type { Hono } from "hono";
 import type { ReplicaConfig } from "../config/replica.ts";
 import { readSecret } from "../config/secret.ts";
+import { createIndexerApi, createPeerList, type PeerRegister } from "../http/indexer.ts";
 import { createKvStore, type IndexStore } from "../kv/create_kv_store.ts";
+import { EventsDoor } from "../kv/events_door.ts";
+import { KvWorkers } from "../kv/workers.ts";
 import type { Lifecycle } from "../lifecycle/mod.ts";
 import type { EventJournal } from "../observe/events.ts";
 import type { Log } from "../observe/log.ts";
@@ -33,12 +36,14 @@ export interface KvRoomOptions {
 
 export interface KvRoom {
   readonly store: IndexStore;
-  /** For the peer listener. */
-  readonly dump: Hono;
+  /** Listens to workers' events; pools register theirs. */
+  readonly workers: KvWorkers;
+  /** For the peer listener: the dump, the indexer API and `POST /events`. */
+  readonly apps: readonly Hono[];
   /** True once this replica may serve from its index. */
   readonly recovered: boolean;
   start(): void;
-  stop(): void;
+  stop(): Promise<void>;
   peers(): readonly unknown[];
   recovery(): Readonly<Record<string, unknown>>;
 }
@@ -49,6 +54,8 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
   const { runtime, log, metrics, events, lifecycle, replica } = options;
   const { clock, random } = runtime;
   const store = await createKvStore({ clock, random, log, metrics });
+  const workers = new KvWorkers({ store, net: runtime.net, clock, random, log });
+  const door = new EventsDoor({ store, clock });
   // Names this run: a restarted replica is another one, whose index begins empty.
   const id = random.uuid();
   let discovery: Discovery | undefined;
@@ -85,20 +92,39 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
       ? {}
       : { maxDumps: replica.maxDumps, idleTimeoutMs: replica.idleTimeoutMs }),
   });
+  const indexer = createIndexerApi({
+    store,
+    workers,
+    events: door,
+    peers: peerRegister(discovery),
+  });
   return {
     store,
-    dump,
+    workers,
+    apps: [dump, indexer],
     get recovered() {
       return recovered();
     },
     start: () => recovery?.start(),
-    stop: () => {
+    stop: async () => {
       recovery?.stop();
       discovery?.stop();
+      await workers.stop();
       store.closeAll();
     },
     peers: () => discovery?.current() ?? [],
     recovery: () => ({ replica: id, ...(recovery?.status() ?? { state: "recovery_disabled" }) }),
+  };
+}
+
+/** The peers that discovery found, and those that clients of the indexer API add to be listed. */
+function peerRegister(discovery: Discovery | undefined): PeerRegister {
+  const added = createPeerList();
+  const found = (): string[] => (discovery?.current() ?? []).map((peer) => peer.url);
+  return {
+    list: () => [...new Set([...found(), ...added.list()])],
+    add: (url) => added.add(url),
+    remove: (url) => added.remove(url),
   };
 }
 
