@@ -92,7 +92,12 @@ export class FileOracle {
     await mkdir(this.folder, { recursive: true });
     const file = `${this.folder}/${build.sha256}.zip`;
     await writeFile(file, build.bytes);
-    this.#listed.set(name, { sha256, binary: `./${build.sha256}.zip` });
+    await this.list(name, { sha256, binary: `./${build.sha256}.zip` });
+  }
+
+  /** Lists an artifact that is elsewhere, or nowhere. */
+  async list(name: string, entry: { sha256: string; binary: string }): Promise<void> {
+    this.#listed.set(name, entry);
     await this.write();
   }
 

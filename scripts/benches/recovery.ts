@@ -1,0 +1,199 @@
+/**
+ * A joiner recovers the index of a source, in two real processes, while both apply live events.
+ *
+ * Limits (docs: the recovery row of the performance table): 1 M blocks over 64 lanes with 50 k
+ * blocks/s of live events from dump start to ready in 3 s; either side within 64 MiB over its index;
+ * requests to the source not more than 5 ms slower at p99; no turn of the event loop over 10 ms.
+ * `--blocks 10000000` measures another size beside 1 M (4 M without it).
+ */
+
+import { type ChildProcess, spawn } from "node:child_process";
+import { join } from "node:path";
+import { type BenchContext, type BenchResult, type Limit, percentile } from "../lib/bench.ts";
+import type { RuntimeName } from "../lib/bench.ts";
+
+const LANES = 64;
+const RATE = 50_000;
+
+interface Answer {
+  readonly [field: string]: unknown;
+}
+
+/** A replica in a process of its own, pinned to a core. */
+class Replica {
+  readonly #child: ChildProcess;
+  readonly #answers: Answer[] = [];
+  readonly #waiting: ((answer: Answer) => void)[] = [];
+  #text = "";
+
+  constructor(context: BenchContext, runtime: RuntimeName, core: number, args: string[]) {
+    const file = join(context.root, "scripts/lib/recovery_replica.ts");
+    const command = context.command(runtime, file, ...args);
+    this.#child = spawn("taskset", ["-c", String(core), ...command], {
+      stdio: ["pipe", "pipe", "inherit"],
+    });
+    this.#child.stdout?.on("data", (chunk: Uint8Array) => {
+      this.#text += new TextDecoder().decode(chunk);
+      for (let end = this.#text.indexOf("\n"); end !== -1; end = this.#text.indexOf("\n")) {
+        const answer = JSON.parse(this.#text.slice(0, end)) as Answer;
+        this.#text = this.#text.slice(end + 1);
+        const waiter = this.#waiting.shift();
+        if (waiter === undefined) this.#answers.push(answer);
+        else waiter(answer);
+      }
+    });
+  }
+
+  next(): Promise<Answer> {
+    const answer = this.#answers.shift();
+    if (answer !== undefined) return Promise.resolve(answer);
+    return new Promise((resolve, reject) => {
+      this.#waiting.push(resolve);
+      this.#child.once("exit", () => reject(new Error("a replica ended early")));
+    });
+  }
+
+  ask(command: string): Promise<Answer> {
+    this.#child.stdin?.write(`${command}\n`);
+    return this.next();
+  }
+
+  end(): void {
+    this.#child.stdin?.end();
+    this.#child.kill();
+  }
+}
+
+/** Latencies of small requests, one after the other every 4 ms, until `stop`. */
+function traffic(port: number): { stop(): Promise<number[]> } {
+  const latencies: number[] = [];
+  let isRunning = true;
+  const done = (async () => {
+    while (isRunning) {
+      const before = performance.now();
+      const response = await fetch(`http://127.0.0.1:${port}/ping`);
+      await response.text();
+      latencies.push(performance.now() - before);
+      await new Promise((resolve) => setTimeout(resolve, 4));
+    }
+  })();
+  return {
+    async stop() {
+      isRunning = false;
+      await done;
+      return latencies;
+    },
+  };
+}
+
+interface Measured {
+  readonly ready_ms: number;
+  readonly dump_ms: number;
+  readonly source_over_index_mib: number;
+  readonly joiner_over_index_mib: number;
+  readonly source_busy_ms: number;
+  readonly joiner_busy_ms: number;
+  readonly source_stall_ms: number;
+  readonly joiner_stall_ms: number;
+  readonly quiet_p99_ms: number;
+  readonly dump_p99_ms: number;
+  readonly dump_mib: number;
+  readonly restored: number;
+  readonly lanes_restored: number;
+  readonly differs: number;
+}
+
+const number = (answer: Answer, field: string): number => Number(answer[field]);
+
+async function measure(
+  context: BenchContext,
+  runtime: RuntimeName,
+  blocks: number,
+): Promise<Measured> {
+  const epoch = Date.now() - 60_000;
+  const args = [String(blocks), String(LANES), String(RATE), String(epoch)];
+  const source = new Replica(context, runtime, 0, ["source", ...args]);
+  let joiner: Replica | undefined;
+  try {
+    const started = await source.next();
+    const port = number(started, "port");
+    await source.ask("live");
+    joiner = new Replica(context, runtime, 1, ["joiner", ...args, `http://127.0.0.1:${port}`]);
+    await joiner.next();
+    await pause(500);
+    const quiet = traffic(port);
+    await pause(1500);
+    const quietLatencies = await quiet.stop();
+    const before = await source.ask("reset");
+    const busy = traffic(port);
+    const recovered = await joiner.ask("recover");
+    const busyLatencies = await busy.stop();
+    const gave = await source.ask("figures");
+    const first = (recovered.attempts as { ms: number }[])[0];
+    // What they hold must be the same, block by block.
+    await Promise.all([source.ask("digest"), joiner.ask("digest")]).then(([a, b]) => {
+      if (a.last !== b.last) context.say("  (the two ends stopped at different batches)");
+    });
+    const [theirs, ours] = await Promise.all([source.ask("content"), joiner.ask("content")]);
+    return {
+      ready_ms: number(recovered, "ms"),
+      dump_ms: first?.ms ?? NaN,
+      source_over_index_mib: number(gave, "peakMiB") - number(before, "rssMiB"),
+      joiner_over_index_mib: number(recovered, "peakMiB") - number(recovered, "rssBeforeMiB") -
+        number(recovered, "indexMiB"),
+      source_busy_ms: number(gave, "busyMs"),
+      joiner_busy_ms: number(recovered, "busyMs"),
+      source_stall_ms: number(gave, "stallMs"),
+      joiner_stall_ms: number(recovered, "stallMs"),
+      quiet_p99_ms: percentile(quietLatencies, 0.99),
+      dump_p99_ms: percentile(busyLatencies, 0.99),
+      dump_mib: number(recovered, "bytes") / 2 ** 20,
+      restored: number(recovered, "restored"),
+      lanes_restored: (recovered.outcomes as { restored: number }).restored,
+      differs: theirs.sum === ours.sum && theirs.blocks === ours.blocks ? 0 : 1,
+    };
+  } finally {
+    source.end();
+    joiner?.end();
+  }
+}
+
+export async function run(context: BenchContext): Promise<BenchResult> {
+  const figures: Record<string, number> = {};
+  const limits: Record<string, Limit> = {};
+  const systems: Record<string, Record<string, number>> = {};
+  const at = context.args.indexOf("--blocks");
+  const large = at === -1 ? 4_000_000 : Number(context.args[at + 1]);
+  for (const runtime of context.runtimes) {
+    const sizes = [1_000_000, large];
+    const measured: Measured[] = [];
+    for (const blocks of sizes) {
+      context.say(`${runtime}: ${blocks} blocks`);
+      const one = await measure(context, runtime, blocks);
+      measured.push(one);
+      systems[`${runtime}_${blocks / 1_000_000}m`] = { ...one };
+    }
+    const [small, big] = measured as [Measured, Measured];
+    const figure = (name: string, value: number, limit?: Limit): void => {
+      figures[`${runtime}_${name}`] = value;
+      if (limit !== undefined) limits[`${runtime}_${name}`] = limit;
+    };
+    figure("ready_ms", small.ready_ms, ["<=", 3000]);
+    figure("source_over_index_mib", small.source_over_index_mib, ["<=", 64]);
+    figure("joiner_over_index_mib", small.joiner_over_index_mib, ["<=", 64]);
+    figure("traffic_p99_added_ms", small.dump_p99_ms - small.quiet_p99_ms, ["<=", 5]);
+    figure("source_busy_ms", small.source_busy_ms, ["<=", 10]);
+    figure("joiner_busy_ms", small.joiner_busy_ms, ["<=", 10]);
+    figure("lanes_restored", small.lanes_restored, ["==", LANES]);
+    figure("differs", small.differs + big.differs, ["==", 0]);
+    const ratio = (big.ready_ms / small.ready_ms) / (large / 1_000_000);
+    figure("large_time_over_linear", ratio, ["<=", 1.5]);
+    figure("large_source_over_index_mib", big.source_over_index_mib, ["<=", 96]);
+    figure("large_joiner_over_index_mib", big.joiner_over_index_mib, ["<=", 96]);
+  }
+  return { figures, limits, systems };
+}
+
+function pause(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}

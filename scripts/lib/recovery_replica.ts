@@ -1,0 +1,285 @@
+/**
+ * One replica of the recovery bench, as a process: real lanes over the real index, the peer
+ * listener, and a steady stream of live events.
+ *
+ * Both replicas make the same events from the same clock, as if each had subscribed to the same
+ * workers: batch `n` of a lane is due at a time and has a content that follow from `n`. Commands come
+ * on standard input, answers go to standard output, one JSON line each.
+ *
+ *   recovery_replica.ts <source|joiner> <blocks> <lanes> <events per s> <epoch ms> [peer url]
+ */
+
+import process from "node:process";
+import * as v from "valibot";
+import { replicaSchema } from "../../src/config/replica.ts";
+import type { KvEvent, LaneBlocks } from "../../src/kv/blocks.ts";
+import { KvStore } from "../../src/kv/kv_store.ts";
+import type { Lane, LaneBatch } from "../../src/kv/lane.ts";
+import { PrefixIndex } from "../../src/kv/prefix_index.ts";
+import { silentLog } from "../../src/observe/log.ts";
+import { createMetrics } from "../../src/observe/metrics.ts";
+import { staticDiscovery } from "../../src/replica/discovery.ts";
+import { createDumpHandler } from "../../src/replica/dump_handler.ts";
+import { createDumpMetrics } from "../../src/replica/dump_metrics.ts";
+import { createRecovery } from "../../src/replica/recovery.ts";
+import { createRecoveryMetrics } from "../../src/replica/recovery_metrics.ts";
+import { loadRuntime } from "../../src/runtime/load.ts";
+
+const [role, blocksText, lanesText, rateText, epochText, peer] = process.argv.slice(2);
+const LANES = Number(lanesText);
+const PER_LANE = Math.floor(Number(blocksText) / LANES);
+const EPOCH_MS = Number(epochText);
+const BLOCK_SIZE = 16;
+/** Blocks in a stored event, and in a removed one: a batch has one of each. */
+const RUN = 16;
+const BATCHES_PER_S = Number(rateText) / (2 * RUN) / LANES;
+const TICK_MS = 5;
+
+const runtime = await loadRuntime();
+const store = new KvStore<PrefixIndex>({
+  clock: runtime.clock,
+  random: runtime.random,
+  createIndex: (options) => PrefixIndex.create(options),
+  hashBytes: () => 0n,
+});
+const key = (at: number) => ({
+  model: "m",
+  group: "default",
+  worker: `worker-${at}`,
+  dpRank: 0,
+});
+
+function mixed(lane: number, number: number): bigint {
+  const low = Math.imul(number + 1, 0x9e3779b1) ^ Math.imul(lane + 1, 0x85ebca6b);
+  return (BigInt(number) << 32n) | BigInt(low >>> 0);
+}
+
+/** Chains of 256 blocks, as long prompts make them. */
+function columns(lane: number): LaneBlocks {
+  const engines = new BigUint64Array(PER_LANE);
+  const locals = new BigUint64Array(PER_LANE);
+  const parents = new Int32Array(PER_LANE);
+  for (let row = 0; row < PER_LANE; row += 1) {
+    engines[row] = (1n << 63n) | mixed(lane, row);
+    locals[row] = mixed(lane + 1000, row) * 0x9e3779b97f4a7c15n;
+    parents[row] = row % 256 === 0 ? -1 : row - 1;
+  }
+  return {
+    count: PER_LANE,
+    parents,
+    keys: new BigUint64Array(0),
+    locals,
+    engines,
+    tiers: new Uint8Array(PER_LANE).fill(1),
+    copies: new Uint16Array(PER_LANE).fill(1),
+  };
+}
+
+/** Batch `n` stores 16 new blocks and removes the 16 that batch `n - 8` stored. */
+function batch(lane: number, n: number): LaneBatch {
+  const hashes = (of: number): BigUint64Array =>
+    BigUint64Array.from({ length: RUN }, (_, at) => mixed(lane, of * RUN + at));
+  const tokens = Uint32Array.from({ length: RUN * BLOCK_SIZE }, (_, at) => n * 1000 + at + lane);
+  const events: KvEvent[] = [{
+    kind: "stored",
+    parent: undefined,
+    hashes: hashes(n),
+    tokens,
+    blockSize: BLOCK_SIZE,
+    tier: "device",
+  }];
+  if (n >= 8) events.push({ kind: "removed", hashes: hashes(n - 8), tier: "device" });
+  return { seq: BigInt(n), events, bytes: 2000 };
+}
+
+const dueNow = (): number => Math.floor((runtime.clock.now() - EPOCH_MS) / 1000 * BATCHES_PER_S);
+const next: number[] = [];
+const lanes: Lane[] = [];
+let isLive = false;
+
+function tick(): void {
+  const due = dueNow();
+  for (const [at, lane] of lanes.entries()) {
+    let n = next[at] as number;
+    // Lanes take turns, so that their batches do not all come in the same millisecond.
+    const until = due - (at % 4 === 0 ? 0 : 1);
+    for (; n <= until; n += 1) lane.receive(batch(at, n));
+    next[at] = n;
+  }
+  if (isLive) setTimeout(tick, TICK_MS);
+}
+
+// The longest time that a timer was late, and the part of it that this thread was computing.
+let longestStallMs = 0;
+let longestBusyMs = 0;
+const threadCpu = (process as { threadCpuUsage?: () => { user: number; system: number } })
+  .threadCpuUsage?.bind(process);
+const busyMs = (): number => {
+  const usage = threadCpu?.();
+  return usage === undefined ? performance.now() : (usage.user + usage.system) / 1000;
+};
+let lastWall = performance.now();
+let lastBusy = busyMs();
+setInterval(() => {
+  const wall = performance.now();
+  const busy = busyMs();
+  longestStallMs = Math.max(longestStallMs, wall - lastWall - 1);
+  longestBusyMs = Math.max(longestBusyMs, busy - lastBusy);
+  lastWall = wall;
+  lastBusy = busy;
+}, 1);
+let peakRss = 0;
+setInterval(() => (peakRss = Math.max(peakRss, process.memoryUsage.rss())), 5);
+
+const metrics = createMetrics();
+const replica = runtime.random.uuid();
+const config = v.parse(replicaSchema, {
+  peers: role === "joiner" ? [peer] : [],
+  subscribeTimeoutMs: 1000,
+});
+const recovery = createRecovery({
+  runtime,
+  log: silentLog,
+  metrics: createRecoveryMetrics(metrics),
+  events: { emit: (kind) => ({ id: 1, ts: "", kind }) },
+  store,
+  discovery: staticDiscovery(role === "joiner" ? [peer as string] : [], undefined),
+  config,
+  replica,
+  setCondition: () => {},
+});
+const app = createDumpHandler({
+  runtime,
+  log: silentLog,
+  metrics: createDumpMetrics(metrics),
+  store,
+  replica,
+  recovered: () => recovery.recovered,
+});
+app.get("/ping", (c) => c.text("pong"));
+const server = await runtime.http.serve(
+  { address: { kind: "tcp", host: "127.0.0.1", port: 0 } },
+  (request) => app.fetch(request),
+);
+
+for (let at = 0; at < LANES; at += 1) {
+  lanes.push(await store.open(key(at), { blockSize: BLOCK_SIZE }));
+}
+if (role === "source") {
+  for (const [at, lane] of lanes.entries()) {
+    const n = dueNow();
+    const blocks = columns(at);
+    lane.hold({ maxBatches: 1, maxBytes: 1 });
+    await lane.commit({ key: lane.key, epoch: "e", cursor: BigInt(n), decoderState: null, blocks });
+    next[at] = n + 1;
+  }
+  recovery.start();
+  await recovery.done;
+}
+
+const index = (): PrefixIndex => store.partitions()[0]?.index as PrefixIndex;
+const say = (value: unknown): void => console.log(JSON.stringify(value));
+const rssMiB = (): number => process.memoryUsage.rss() / 2 ** 20;
+
+function reset(): void {
+  longestStallMs = 0;
+  longestBusyMs = 0;
+  peakRss = 0;
+  lastWall = performance.now();
+  lastBusy = busyMs();
+}
+
+function figures() {
+  return {
+    peakMiB: Math.max(peakRss, process.memoryUsage.rss()) / 2 ** 20,
+    indexMiB: index().stats().bytes / 2 ** 20,
+    blocks: index().stats().blocks,
+    stallMs: longestStallMs,
+    busyMs: longestBusyMs,
+  };
+}
+
+async function command(name: string): Promise<void> {
+  switch (name) {
+    case "live":
+      isLive = true;
+      tick();
+      reset();
+      say({ rssMiB: rssMiB() });
+      return;
+    case "reset":
+      (globalThis as { gc?: () => void }).gc?.();
+      reset();
+      say({ rssMiB: rssMiB() });
+      return;
+    case "figures":
+      say(figures());
+      return;
+    case "recover": {
+      // As a process that starts: subscribed now, everything before has to come from the peer.
+      const n = dueNow();
+      for (const at of lanes.keys()) next[at] = n - 3;
+      (globalThis as { gc?: () => void }).gc?.();
+      const rssBeforeMiB = rssMiB();
+      const before = performance.now();
+      recovery.start();
+      isLive = true;
+      tick();
+      reset();
+      const state = await recovery.done;
+      const ms = performance.now() - before;
+      const status = recovery.status();
+      const { lanes: outcomes, blocks, bytes, attempts } = status;
+      say({ state, ms, rssBeforeMiB, outcomes, restored: blocks, bytes, attempts, ...figures() });
+      return;
+    }
+    case "digest": {
+      // Both sides say what they hold once they have stopped and applied the same batches.
+      isLive = false;
+      const n = dueNow() + 2;
+      for (const [at, lane] of lanes.entries()) {
+        for (let one = next[at] as number; one <= n; one += 1) lane.receive(batch(at, one));
+        next[at] = n + 1;
+      }
+      say({ last: n });
+      return;
+    }
+    case "content": {
+      while (lanes.some((lane, at) => lane.cursor !== BigInt((next[at] as number) - 1))) {
+        await new Promise((resolve) => setTimeout(resolve, 10));
+      }
+      let sum = 0n;
+      let blocks = 0;
+      for (const lane of lanes) {
+        const cut = lane.cut();
+        blocks += cut.blocks.count;
+        for (let row = 0; row < cut.blocks.count; row += 1) {
+          const parent = cut.blocks.parents[row] as number;
+          const above = parent < 0 ? 1n : cut.blocks.engines[parent] as bigint;
+          sum += (cut.blocks.engines[row] as bigint) * 31n + (cut.blocks.keys[row] as bigint) +
+            above;
+        }
+      }
+      say({ blocks, sum: BigInt.asUintN(64, sum).toString(), states: lanes.map((l) => l.state) });
+      return;
+    }
+    case "exit":
+      await server.destroy();
+      process.exit(0);
+  }
+}
+
+const port = server.address.kind === "tcp" ? server.address.port : 0;
+say({ port, rssMiB: rssMiB(), epochMs: EPOCH_MS });
+let text = "";
+process.stdin.on("data", (chunk: Uint8Array) => {
+  text += new TextDecoder().decode(chunk);
+  for (;;) {
+    const end = text.indexOf("\n");
+    if (end === -1) return;
+    const name = text.slice(0, end);
+    text = text.slice(end + 1);
+    void command(name);
+  }
+});
+process.stdin.on("end", () => process.exit(0));
