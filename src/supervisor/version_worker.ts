@@ -666,8 +666,7 @@ export class VersionWorker {
   #stopped(generation: Generation, move: GenerationMove): void {
     void this.#monitors.get(generation)?.stop();
     this.#monitors.delete(generation);
-    generation.withdraw();
-    this.#context.changed(generation);
+    // First what takes its place, if anything does; then it is withdrawn.
     if (this.#current === generation) this.#crashed(generation, move.cause);
     else if (this.#canary?.generation === generation) this.#canaryFailed("crash", move.cause);
     else if (this.#probation?.old === generation) {
@@ -678,6 +677,8 @@ export class VersionWorker {
         cause: move.cause,
       });
     }
+    generation.withdraw();
+    this.#context.changed(generation);
     this.wake();
   }
 

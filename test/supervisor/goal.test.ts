@@ -64,7 +64,7 @@ test("a rollback goes to what served well, else to the newest on disk, never to 
 });
 
 test("whatever is known, no blocked build is chosen, and a build must be at hand", () => {
-  const sha = fc.constantFrom("a", "b", "c", "d");
+  const sha = fc.constantFrom<string[]>("a", "b", "c", "d");
   const some = fc.option(sha, { nil: undefined });
   fc.assert(
     fc.property(

@@ -19,6 +19,7 @@ export type ConfigInput = Partial<v.InferInput<typeof versionsSchema>>;
 export const QUICK: ConfigInput = {
   binaryName: "child",
   overlap: "always",
+  allowEmpty: true,
   pollIntervalMs: 60_000,
   readyIntervalMs: 15,
   readyTimeoutMs: 10_000,
@@ -47,8 +48,13 @@ export interface Harness {
   /** Makes a build, publishes it under the name, and has the oracle polled. */
   publish(name: string, options: BuildOptions): Promise<TestBuild>;
   remove(name: string): Promise<void>;
-  /** GET; the text of the answer. */
-  get(path: string): Promise<{ status: number; text: string; headers: Headers }>;
+  /** GET (or what `method` says); the text of the answer. */
+  get(path: string, method?: string): Promise<{ status: number; text: string; headers: Headers }>;
+  /**
+   * Makes the serving child kill itself; the status of the request that did it. A POST: a GET might
+   * be sent again, and kill the next one too.
+   */
+  crash(name: string): Promise<number>;
   /** Waits until the version answers with this build. */
   serves(name: string, build: string): Promise<void>;
   /** Waits for the first event of a kind (after `since`) that the filter takes. */
@@ -130,10 +136,11 @@ export async function createHarness(options: HarnessOptions = {}): Promise<Harne
       await oracle.remove(name);
       await supervisor.pollNow();
     },
-    async get(path) {
-      const response = await runtime.http.fetch(`${origin}${path}`);
+    async get(path, method = "GET") {
+      const response = await runtime.http.fetch(`${origin}${path}`, { method });
       return { status: response.status, text: await response.text(), headers: response.headers };
     },
+    crash: (name) => harness.get(`/${name}/crash`, "POST").then((answer) => answer.status, () => 0),
     async serves(name, build) {
       await until(async () => (await harness.get(`/${name}/who`)).text.startsWith(`${build} `), {
         what: `${name} served by ${build}`,

@@ -1,0 +1,194 @@
+import process from "node:process";
+import { test } from "uvu";
+import * as assert from "uvu/assert";
+import { type Harness, pause, until, withHarness } from "./harness.ts";
+
+function kinds(h: Harness, since = 0): string[] {
+  return h.events.since(since).map((event) => event.kind);
+}
+
+test(
+  "the first requests for a version wait for its first start",
+  withHarness({}, async (h) => {
+    await h.publish("v1", { id: "one", readyDelayMs: 300 });
+    const answers = await Promise.all([1, 2, 3].map(() => h.get("/v1/who")));
+    assert.equal(answers.map((one) => one.status), [200, 200, 200]);
+    assert.match(await h.metrics.text(), /baton_held_requests_total\{.*end="released"\} 3/);
+  }),
+);
+
+test(
+  "case 259: a crashed child is started again, and the requests meanwhile wait for it",
+  withHarness({ config: { restartBackoffMs: 300 } }, async (h) => {
+    await h.publish("v1", { id: "one" });
+    await h.serves("v1", "one");
+    const lost = h.crash("v1");
+    await h.event("child_crashed");
+    const answers = await Promise.all([1, 2, 3].map(() => h.get("/v1/who")));
+    assert.equal(answers.map((one) => one.status), [200, 200, 200]);
+    assert.is(await lost, 502);
+    const planned = await h.event("restart_planned");
+    assert.is(planned.delayMs, 300);
+    assert.equal(h.supervisor.targets().map((one) => one.generation), [2]);
+  }),
+);
+
+test(
+  "case 69: a version that is removed while it waits for its restart does not start again",
+  withHarness({ config: { restartBackoffMs: 300 } }, async (h) => {
+    await h.publish("v1", { id: "one" });
+    await h.serves("v1", "one");
+    await h.crash("v1");
+    await h.event("restart_planned");
+    await h.remove("v1");
+    const before = h.events.lastId;
+    await pause(500);
+    assert.not(kinds(h, before).includes("rollout_started"));
+    assert.is(h.supervisor.list().length, 0);
+  }),
+);
+
+test(
+  "a crash loop backs off, doubling, and a long enough run resets it",
+  withHarness({
+    config: { restartBackoffMs: 20, restartBackoffMaxMs: 100, restartResetMs: 60_000 },
+  }, async (h) => {
+    await h.publish("v1", { id: "one", crashAfterMs: 250 });
+    const delays = (): unknown[] =>
+      h.events.since(0).filter((event) => event.kind === "restart_planned")
+        .map((event) => event.delayMs);
+    await until(() => delays().length >= 5);
+    assert.equal(delays().slice(0, 5), [20, 40, 80, 100, 100]);
+    assert.is(h.supervisor.list()[0]?.quarantined.length, 0, "nothing else could serve");
+    assert.ok(h.lines.some((line) => line.level === "error" && line.event === "child_crashed"));
+  }),
+);
+
+test(
+  "the back-off starts anew after a run that was long enough",
+  withHarness({ config: { restartBackoffMs: 20, restartResetMs: 50 } }, async (h) => {
+    await h.publish("v1", { id: "one", crashAfterMs: 500 });
+    const delays = (): unknown[] =>
+      h.events.since(0).filter((event) => event.kind === "restart_planned")
+        .map((event) => event.delayMs);
+    await until(() => delays().length >= 3);
+    assert.equal(delays().slice(0, 3), [20, 20, 20]);
+  }),
+);
+
+test(
+  "a back-off that is longer than requests may wait answers 503 with Retry-After at once",
+  withHarness({ config: { restartBackoffMs: 60_000, holdTimeoutMs: 5_000 } }, async (h) => {
+    await h.publish("v1", { id: "one" });
+    await h.serves("v1", "one");
+    await h.crash("v1");
+    await h.event("restart_planned");
+    const answer = await h.get("/v1/who");
+    assert.is(answer.status, 503);
+    assert.ok(Number(answer.headers.get("retry-after")) >= 30);
+    assert.is(JSON.parse(answer.text).error.code, "not_ready");
+  }),
+);
+
+test(
+  "a version that does not come in time answers 503 with Retry-After, never 404",
+  withHarness({ config: { holdTimeoutMs: 150 } }, async (h) => {
+    await h.publish("v1", { id: "one", readyDelayMs: 60_000, unreadyAs: "initializing" });
+    const answer = await h.get("/v1/who");
+    assert.is(answer.status, 503);
+    assert.is(answer.headers.get("retry-after"), "1");
+    assert.is(JSON.parse(answer.text).error.code, "hold_timeout");
+    assert.is((await h.get("/v9/who")).status, 404);
+  }),
+);
+
+test(
+  "more requests than may wait are refused with 503",
+  withHarness({ config: { holdMaxRequests: 2 } }, async (h) => {
+    await h.publish("v1", { id: "one", readyDelayMs: 700, unreadyAs: "initializing" });
+    const answers = await Promise.all([1, 2, 3, 4].map(() => h.get("/v1/who")));
+    assert.equal(answers.map((one) => one.status).sort(), [200, 200, 503, 503]);
+  }),
+);
+
+test(
+  "case 266: a new version with a wrong hash is known but does not serve: 503 at once, not 404",
+  withHarness({}, async (h) => {
+    const { makeBuild } = await import("../support/builds.ts");
+    await h.oracle.publish("v1", await makeBuild({ id: "one" }), "0".repeat(64));
+    await h.supervisor.pollNow();
+    await h.event("rollout_failed", (event) => event.class === "hash");
+    const answer = await h.get("/v1/who");
+    assert.is(answer.status, 503);
+    assert.is(h.supervisor.generations().length, 0);
+  }),
+);
+
+test(
+  "case 68: a program that cannot be run ends its generation, and publishes nothing",
+  withHarness({ config: { restartBackoffMs: 60_000 } }, async (h) => {
+    await h.publish("v1", { id: "one", exitAtOnce: 7 });
+    const failed = await h.event("rollout_failed");
+    assert.is(failed.class, "crash");
+    assert.match(String(failed.error), "exit code 7");
+    assert.is(h.supervisor.generations().length, 0);
+    assert.equal(h.supervisor.targets(), []);
+  }),
+);
+
+test(
+  "cases 46 and 47: without enough ports nothing is published, and what was taken is given back",
+  withHarness({
+    config: { binaryName: "devshard", basePort: 61_210, lastPort: 61_210, retryBackoffMs: 60_000 },
+  }, async (h) => {
+    const build = { id: "one", binaryName: "devshard", adminApi: true };
+    await h.publish("v1", build);
+    const failed = await h.event("rollout_failed");
+    assert.is(failed.class, "transient");
+    assert.match(String(failed.error), "61210");
+    assert.is(h.supervisor.generations().length, 0);
+    // The public port is free again: a child that needs only that one gets it.
+    await h.publish("v2", { id: "two", binaryName: "devshard" });
+    await h.serves("v2", "two");
+    assert.is(h.supervisor.generations()[0]?.port, 61_210);
+  }),
+);
+
+test(
+  "a child that is killed under load costs only the requests that were on it",
+  withHarness({}, async (h) => {
+    await h.publish("v1", { id: "one" });
+    await h.serves("v1", "one");
+    let failed = 0;
+    let sent = 0;
+    let stop = false;
+    const clients = Array.from({ length: 8 }, async () => {
+      while (!stop) {
+        sent += 1;
+        const answer = await h.get("/v1/slow?ms=5").catch(() => ({ status: 0 }));
+        if (answer.status !== 200) failed += 1;
+      }
+    });
+    const killed: number[] = [];
+    for (let round = 0; round < 3; round++) {
+      await pause(150);
+      const generation = h.supervisor.generations().find((one) => one.role === "current");
+      const pid = generation?.process?.pid;
+      if (generation === undefined || pid === undefined) continue;
+      killed.push(generation.leases);
+      process.kill(pid, "SIGKILL");
+      await until(() => {
+        const next = h.supervisor.targets()[0]?.generation;
+        return next !== undefined && next > generation.number;
+      });
+    }
+    await pause(100);
+    stop = true;
+    await Promise.all(clients);
+    // Each of 8 clients can have had one request on each killed child.
+    assert.ok(failed <= killed.length * 8, `${failed} of ${sent} failed; ${killed.join()}`);
+    assert.ok(sent > 100);
+  }),
+);
+
+test.run();
