@@ -48,6 +48,11 @@ export function createAdminApp(options: AdminOptions): Hono {
   const { lifecycle, metrics, events, clock, ending } = options;
   const app = createApp(options.log);
   app.use(browserGuard({ localOnly: options.readToken === undefined }));
+  // The page itself holds nothing: it asks for the token and shows it with each call.
+  app.get("/", (context) => context.redirect("/ui/"));
+  app.get("/ui", (context) => context.redirect("/ui/"));
+  app.get("/ui/", () => uiFile(options.ui.get("index.html")));
+  app.get("/ui/:file", (context) => uiFile(options.ui.get(context.req.param("file"))));
   if (options.readToken !== undefined) app.use(requireToken(options.readToken));
 
   app.route("/", lifecycle.routes());
@@ -74,10 +79,6 @@ export function createAdminApp(options: AdminOptions): Hono {
     () => new Response(document, { headers: { "content-type": "application/json" } }),
   );
 
-  app.get("/", (context) => context.redirect("/ui/"));
-  app.get("/ui", (context) => context.redirect("/ui/"));
-  app.get("/ui/", () => uiFile(options.ui.get("index.html")));
-  app.get("/ui/:file", (context) => uiFile(options.ui.get(context.req.param("file"))));
   refuseOtherMethods(app);
   return app;
 }

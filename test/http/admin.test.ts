@@ -168,9 +168,10 @@ test("with a token only its bearer is answered, also for paths that do not exist
   assert.is(await status("Bearer rightx"), 401);
   assert.is(await status("Bearer right"), 200);
   assert.is(await status("bearer right"), 200);
-  for (const path of ["/ready", "/metrics", "/ui/", "/nothing"]) {
+  for (const path of ["/ready", "/metrics", "/openapi.json", "/nothing"]) {
     assert.is(await status(undefined, path), 401, path);
   }
+  assert.is(await status(undefined, "/ui/"), 200, "the page asks for the token itself");
   token = "rotated";
   assert.is(await status("Bearer right"), 401);
   assert.is(await status("Bearer rotated"), 200);
