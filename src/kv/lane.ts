@@ -95,6 +95,8 @@ export class Lane {
   #connections = 0;
   /** The connection broke during the hold: what was kept back may be of an earlier publisher. */
   #brokeWhileHeld = false;
+  /** Is the cut that was put in of the publisher that is there? A number that fits may be chance. */
+  #confirmed: "no" | "by_number" | "by_content" = "by_content";
   #isClosed = false;
   /** The next batch is taken whatever its number: what came before is given up. */
   #takesAny = false;
@@ -288,7 +290,8 @@ export class Lane {
       : "different";
     if (known === "same") return true;
     const wasAdmitted = this.#admitted !== undefined && batch.seq <= this.#admitted;
-    if (known === "unknown" && wasAdmitted && last - batch.seq < REMEMBERED) return true;
+    const mayBeOld = this.#confirmed !== "no" && last - batch.seq < REMEMBERED;
+    if (known === "unknown" && wasAdmitted && mayBeOld) return true;
     this.#startOver("sequence_regressed", batch.epoch);
     return false;
   }
@@ -296,6 +299,7 @@ export class Lane {
   #admit(batch: LaneBatch): void {
     this.#admitted = batch.seq;
     this.#takesAny = false;
+    if (this.#confirmed === "no") this.#confirmed = "by_number";
     this.#digests.note(batch);
     this.#content.push(batch);
   }
@@ -379,11 +383,27 @@ export class Lane {
     this.#isUnverified = false;
     const named = this.#pending.first?.epoch;
     if (named !== undefined && cut.epoch !== "" && named !== cut.epoch) {
-      this.#startOver("epoch_changed", named);
+      this.#startOver("epoch_changed", named, true);
     } else if (cut.epoch !== "") this.#epoch = cut.epoch;
     if (cut.cursor === undefined && named === undefined) this.#joinWithoutCursor();
+    const hadPending = this.#pending.length > 0;
+    this.#confirmed = cut.cursor === undefined ? "by_content" : "no";
+    // Where the worker can be asked, nothing is put on the cut before it is known to be of this
+    // publisher: by a kept batch that is in the cut too, or by the ring.
+    this.#isUnverified = this.#source?.replay !== undefined && this.#admitted !== undefined;
     this.#drain();
-    const isProven = this.#caughtUpByFrames(cut.cursor) && !this.#brokeWhileHeld;
+    if (this.#confirmed === "by_content" && !this.#brokeWhileHeld) {
+      this.#isUnverified = false;
+      this.#drain();
+    }
+    const isDoubtful = hadPending && !canProve && this.#confirmed !== "by_content";
+    if (isDoubtful && this.#pending.length === 0) {
+      // Nothing of what came since we listen is in the cut: it may be of an earlier publisher.
+      this.#empty();
+      this.#report();
+      throw new LaneGap("no_replay_endpoint", this.#firstMissing(), undefined);
+    }
+    const isProven = hadPending && this.#confirmed === "by_content" && !this.#brokeWhileHeld;
     const mustAsk = this.#pending.length > 0 ||
       (this.#source?.replay !== undefined && !isProven);
     if (mustAsk) {
@@ -430,11 +450,6 @@ export class Lane {
     this.#content.close();
   }
 
-  /** Did batches after the cursor arrive and fit? Then there is nothing to ask the worker. */
-  #caughtUpByFrames(cursor: bigint | undefined): boolean {
-    return this.#admitted !== cursor;
-  }
-
   /**
    * A cut that does not say where it is cut (another system's dump): kept batches are applied over
    * it, which repeats some and may miss some.
@@ -462,10 +477,12 @@ export class Lane {
       if (admitted === undefined) {
         if (batch.seq !== 0n) return;
       } else if (batch.seq <= admitted) {
-        if (this.#digests.compare(batch) === "different") {
+        const known = this.#digests.compare(batch);
+        if (known === "different") {
           this.#startOver("replay_differs", batch.epoch, true);
           continue;
         }
+        if (known === "same") this.#confirmed = "by_content";
         this.#shiftPending();
         continue;
       } else if (batch.seq !== admitted + 1n || this.#isUnverified) {
@@ -608,7 +625,9 @@ export class Lane {
       if (batch.seq === admitted) round.isVerified = true;
       return true;
     }
-    const isNext = admitted === undefined ? batch.seq === 0n : batch.seq === admitted + 1n;
+    const follows = admitted === undefined ? batch.seq === 0n : batch.seq === admitted + 1n;
+    // A number that fits is no proof when the batch before it, which would be one, is not there.
+    const isNext = follows && (!round.isVerifying || round.isVerified);
     if (!isNext) {
       if (admitted !== undefined || round.isStrict) {
         round.refusedAt ??= batch.seq;
@@ -678,6 +697,7 @@ export class Lane {
     this.#empty();
     this.#degraded = undefined;
     this.#takesAny = false;
+    this.#confirmed = "by_content";
     this.#isUnverified = false;
     this.#epoch = epoch ?? this.#options.random.uuid();
   }
