@@ -6,7 +6,7 @@
  * "does not"; and sizes are counted as they come, not as they are announced.
  */
 
-import type { Files } from "../runtime/runtime.ts";
+import type { Files, FileWriter } from "../runtime/runtime.ts";
 import { abortReason, messageOf, RolloutFailure, throwIfAborted } from "./failure.ts";
 import { unpackTree } from "./archive_tar.ts";
 import { unpackZip } from "./archive_zip.ts";
@@ -116,8 +116,9 @@ export async function writeEntry(
   const { files, signal } = options;
   const path = `${options.into}/${entry.relative}`;
   const reader = body.getReader();
-  const writer = await onDisk(files.openWrite(path, { mode: entry.mode }));
+  let writer: FileWriter | undefined;
   try {
+    writer = await onDisk(files.openWrite(path, { mode: entry.mode }));
     while (true) {
       if (signal?.aborted === true) throw abortReason(signal);
       const { done, value } = await reader.read();
@@ -127,10 +128,11 @@ export async function writeEntry(
     }
     await onDisk(writer.sync());
   } catch (error) {
+    // Whoever feeds the body must learn that nobody reads on.
     await reader.cancel(error).catch(() => {});
     throw error;
   } finally {
-    await writer.close();
+    await writer?.close();
   }
   // The mode given to open is cut by the umask.
   await onDisk(files.chmod(path, entry.mode));
