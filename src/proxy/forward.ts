@@ -23,6 +23,7 @@ import {
   X_REQUEST_ID,
 } from "./head.ts";
 import type { Lease, Target } from "./target.ts";
+import { DEFAULT_TIMEOUTS, type Timeouts } from "./timeouts.ts";
 import { Tunnel } from "./tunnel.ts";
 import {
   UpstreamConnection,
@@ -30,15 +31,6 @@ import {
   UpstreamPool,
   type UpstreamUser,
 } from "./upstream.ts";
-
-/** Limits of one forward, in milliseconds; 0 means none. */
-export interface Timeouts {
-  readonly connectMs: number;
-  /** From the request's last byte to the first one of the answer. */
-  readonly firstByteMs: number;
-  /** Longest silence inside an answer. Streams may be silent for hours, so none by default. */
-  readonly idleMs: number;
-}
 
 export interface ForwardSetup {
   readonly runtime: Pick<Runtime, "net" | "wire" | "clock">;
@@ -56,7 +48,6 @@ export interface ForwardSetup {
   readonly deadlines?: Deadlines;
 }
 
-export const DEFAULT_TIMEOUTS: Timeouts = { connectMs: 5000, firstByteMs: 300_000, idleMs: 0 };
 const CONNECT_PAUSES_MS = [0, 25, 100] as const;
 /** Methods that may be sent again when nothing tells whether the first time counted (RFC 9110 9.2.2). */
 const IDEMPOTENT = new Set(["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PROPFIND", "REPORT"]);

@@ -19,13 +19,14 @@ import type {
 import { AccessLog } from "./access_log.ts";
 import { Deadlines } from "./deadlines.ts";
 import type { Exchange, Forward } from "./exchange.ts";
-import { createForward, type Timeouts } from "./forward.ts";
+import { createForward } from "./forward.ts";
 import { H1Connection } from "./h1_connection.ts";
 import { ALLOWED, type H1Exchange } from "./h1_exchange.ts";
 import { isToken } from "./head.ts";
 import { DEFAULT_LIMITS, type Limits } from "./limits.ts";
 import { exchangeRequest } from "./request.ts";
 import type { Routes } from "./routes.ts";
+import type { Timeouts } from "./timeouts.ts";
 import type { TrafficCore } from "./traffic_core.ts";
 import { TrustedPeers } from "./trust.ts";
 
