@@ -47,8 +47,8 @@ export interface LaneLine {
   readonly epoch: string;
   /** Decimal u64, or null when nothing was ever applied. */
   readonly cursor: string | null;
-  /** `degraded`: what is here is true, but more may be missing. */
-  readonly state: "live" | "degraded";
+  /** Why blocks may be missing (none is false either way), or null when the lane is complete. */
+  readonly degraded: string | null;
   /** Tier mask of a run line that has no `tiers` of its own. */
   readonly tier: number;
   readonly count: number;
@@ -147,7 +147,7 @@ export function checkLine(value: unknown): DumpLine | undefined {
         blockSize: integer(line.blockSize, "blockSize", MOST_ROWS),
         epoch: text(line.epoch, "epoch"),
         cursor: line.cursor === null ? null : decimal(line.cursor, "cursor"),
-        state: line.state === "live" || line.state === "degraded" ? line.state : fail("state"),
+        degraded: line.degraded === null ? null : text(line.degraded, "degraded"),
         tier: integer(line.tier, "tier", 15),
         count: integer(line.count, "count", MOST_ROWS),
       };

@@ -18,7 +18,6 @@ import { dumpSlices } from "./dump_writer.ts";
 import { dynamoLeastBytes, dynamoSlices } from "./dynamo_writer.ts";
 import { laneId } from "../kv/lane_key.ts";
 import type { LaneStore, RecoverableLane } from "./lane_port.ts";
-import { bearerMatches } from "./token.ts";
 
 export interface DumpHandlerOptions {
   readonly runtime: Pick<Runtime, "clock" | "random">;
@@ -31,7 +30,6 @@ export interface DumpHandlerOptions {
   readonly recovered: () => boolean;
   /** True while a dump of a recovered peer is coming in: who waits for us waits with reason. */
   readonly hasSource?: () => boolean;
-  readonly token?: string;
   readonly exportLoad?: () => Iterable<unknown>;
   /** Dumps that may run at once. */
   readonly maxDumps?: number;
@@ -43,7 +41,10 @@ export const REPLICA_HEADER = "baton-replica";
 
 const MOST_LANE_FILTERS = 256;
 
-/** An app with the one route `GET /dump`, to be mounted on the peer listener. */
+/**
+ * An app with the one route `GET /dump`, to be mounted on the peer listener, which asks for the
+ * token before anything gets here.
+ */
 export function createDumpHandler(options: DumpHandlerOptions): Hono {
   const { runtime, log, metrics, store } = options;
   const maxDumps = options.maxDumps ?? 2;
@@ -58,11 +59,6 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
   };
 
   const dump = (c: Context): Response => {
-    if (
-      options.token !== undefined && !bearerMatches(c.req.header("authorization"), options.token)
-    ) {
-      return refuse(new BatonError("unauthorized", "the peer token is missing or wrong"));
-    }
     if (!options.recovered()) {
       return refuse(
         new BatonError("not_ready", "this replica has not recovered its index yet", {

@@ -195,8 +195,14 @@ class DumpParser {
     if (staged === undefined) return undefined;
     const content = staged.finish(count, digest);
     const cursor = head.cursor === null ? undefined : BigInt(head.cursor);
-    return this.#sink.commit({ key: keyOf(head), epoch: head.epoch, cursor, ...content }, head) ??
-      undefined;
+    const cut: LaneCut = {
+      key: keyOf(head),
+      epoch: head.epoch,
+      cursor,
+      ...content,
+      ...(head.degraded === null ? {} : { degraded: head.degraded }),
+    };
+    return this.#sink.commit(cut, head) ?? undefined;
   }
 }
 

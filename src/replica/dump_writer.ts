@@ -38,6 +38,9 @@ export interface DumpSource {
 /** Output is handed over when it has reached this many bytes: some 0.3 ms of work. */
 export const SLICE_BYTES = 64 * 1024;
 
+/** Letters of a lane's reason for being degraded. */
+const MAX_REASON = 200;
+
 const encoder = new TextEncoder();
 
 /**
@@ -64,10 +67,9 @@ export function* dumpSlices(source: DumpSource): Generator<Uint8Array<ArrayBuffe
   let blocks = 0;
   for (const lane of chosen) {
     if (source.store.lane(lane.key) !== lane || !dumpable(lane)) continue;
-    const degraded = lane.state === "degraded";
     const cut = lane.cut();
     source.onLane?.(cut);
-    yield* laneSlices(out, cut, source.store.blockSize(lane.key), degraded);
+    yield* laneSlices(out, cut, source.store.blockSize(lane.key));
     lanes += 1;
     blocks += cut.blocks.count;
   }
@@ -79,7 +81,7 @@ export function* dumpSlices(source: DumpSource): Generator<Uint8Array<ArrayBuffe
   yield out.take();
 }
 
-function* laneSlices(out: SliceBuffer, cut: LaneCut, blockSize: number, degraded: boolean) {
+function* laneSlices(out: SliceBuffer, cut: LaneCut, blockSize: number) {
   const { blocks, key } = cut;
   const head: LaneLine = {
     kind: "lane",
@@ -90,7 +92,7 @@ function* laneSlices(out: SliceBuffer, cut: LaneCut, blockSize: number, degraded
     blockSize,
     epoch: cut.epoch,
     cursor: cut.cursor === undefined ? null : cut.cursor.toString(),
-    state: degraded ? "degraded" : "live",
+    degraded: cut.degraded?.slice(0, MAX_REASON) ?? null,
     tier: blocks.tiers[0] ?? 1,
     count: blocks.count,
   };

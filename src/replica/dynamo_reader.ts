@@ -90,7 +90,7 @@ function headOf(lane: DynamoLane, blockSize: number): LaneLine {
     blockSize,
     epoch: "",
     cursor: null,
-    state: "live",
+    degraded: null,
     tier: 1,
     count: lane.count,
   };

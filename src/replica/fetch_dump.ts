@@ -2,8 +2,7 @@
  * Asks one peer for its dump, and says in one word what came of it.
  */
 
-import { toText } from "@std/streams";
-import { LimitedBytesTransformStream } from "@std/streams";
+import { LimitedBytesTransformStream, toText } from "@std/streams";
 import { ConnectFailed, type FetchInit, NameUnknown, type Runtime } from "../runtime/runtime.ts";
 import { patientReader } from "../streams/patient_reader.ts";
 import { DUMP_CONTENT_TYPE, DumpRefused } from "./dump_format.ts";
@@ -17,7 +16,7 @@ export interface FetchDumpOptions {
   readonly url: string;
   /** Our own replica's name: whoever answers with it is ourselves. */
   readonly replica: string;
-  readonly token?: string | undefined;
+  readonly readToken?: (() => Promise<string>) | undefined;
   readonly tls?: FetchInit["tls"];
   readonly gzip: boolean;
   /** Ids of the lanes to ask for; all when absent. Peers that do not know the filter send all. */
@@ -81,11 +80,12 @@ async function head(options: FetchDumpOptions): Promise<Response> {
     () => late.abort(new Error(`no answer within ${options.idleTimeoutMs} ms`)),
   );
   try {
+    const token = await options.readToken?.();
     return await runtime.http.fetch(url, {
       headers: {
         "accept": `${DUMP_CONTENT_TYPE}, application/json;q=0.5`,
         "accept-encoding": options.gzip ? "gzip" : "identity",
-        ...(options.token === undefined ? {} : { authorization: `Bearer ${options.token}` }),
+        ...(token === undefined ? {} : { authorization: `Bearer ${token}` }),
       },
       redirect: "manual",
       signal: late.signal,

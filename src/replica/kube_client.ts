@@ -2,8 +2,7 @@
  * Calls to a Kubernetes API server from inside a pod, with nothing but HTTP.
  */
 
-import { toText } from "@std/streams";
-import { LimitedBytesTransformStream } from "@std/streams";
+import { LimitedBytesTransformStream, toText } from "@std/streams";
 import type { Runtime } from "../runtime/runtime.ts";
 
 export interface KubeClientOptions {

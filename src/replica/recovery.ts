@@ -23,6 +23,7 @@ import type { RecoveryMetrics } from "./recovery_metrics.ts";
 import {
   type AttemptReport,
   isRecovered,
+  NO_LANES,
   type RecoveryState,
   type RecoveryStatus,
 } from "./recovery_status.ts";
@@ -38,8 +39,8 @@ export interface RecoveryOptions {
   readonly config: ReplicaConfig;
   /** Names this run of this replica; the same as the dump handler's. */
   readonly replica: string;
-  /** The resolved `config.token`. */
-  readonly token?: string | undefined;
+  /** Reads the token that peers want; asked for each attempt, so that a rotated one is taken. */
+  readonly readToken?: () => Promise<string>;
   /** The contents of the files in `config.tls`. */
   readonly tls?: FetchInit["tls"];
   /** The first complete listing of workers; lanes that come later do not hold up readiness. */
@@ -151,13 +152,12 @@ class PeerRecovery implements Recovery {
   status(): RecoveryStatus {
     const elapsedMs = this.#state === "idle" ? 0 : (this.#endedMs ?? this.#now()) - this.#startedMs;
     const blocks = this.#lanes?.blocks ?? 0;
-    const none = { pending: 0, committing: 0, restored: 0, cold: 0, degraded: 0, gone: 0 };
     const eta = this.#eta();
     return {
       state: this.#state,
       reason: this.#reason,
       elapsedMs: Math.round(elapsedMs),
-      lanes: this.#lanes?.count() ?? none,
+      lanes: this.#lanes?.count() ?? NO_LANES,
       blocks,
       bytes: this.#bytes,
       blocksPerS: elapsedMs > 0 ? Math.round(blocks / (elapsedMs / 1000)) : 0,
@@ -235,12 +235,13 @@ class PeerRecovery implements Recovery {
       if (!sameSet(candidates, before)) this.#backoff.reset();
       before = candidates;
       const outcomes = await this.#cycle(candidates, lanes);
+      if (lanes.size === 0) return this.#withoutLanes(outcomes);
       if (outcomes === "spent") {
         const why = "the recovery's budget is used up";
         lanes.giveUp("degraded", why);
         return "degraded";
       }
-      if (this.#isSettled(lanes, outcomes)) {
+      if (lanes.pending.length === 0) {
         return lanes.count().degraded > 0 ? "degraded" : "recovered";
       }
       const hasComplete = outcomes.some(({ outcome }) => outcome.kind === "complete");
@@ -283,7 +284,9 @@ class PeerRecovery implements Recovery {
         const outcome = await this.#attempt(url, lanes, () => order.waiting.length > 0);
         if (outcome === "spent") return "spent";
         outcomes.push({ url, outcome });
-        if (this.#isSettled(lanes, outcomes)) return outcomes;
+        if (lanes.size === 0 ? outcome.kind === "complete" : lanes.pending.length === 0) {
+          return outcomes;
+        }
       }
     } finally {
       forget();
@@ -295,7 +298,7 @@ class PeerRecovery implements Recovery {
     lanes: WantedLanes,
     isChoosy: () => boolean,
   ): Promise<FetchOutcome | "spent"> {
-    const { runtime, config, replica, token, tls } = this.#options;
+    const { runtime, config, replica, readToken, tls } = this.#options;
     const sinceMs = this.#now();
     const running: RunningDump = { sinceMs, bytes: 0, blocks: 0 };
     this.#running = running;
@@ -310,7 +313,7 @@ class PeerRecovery implements Recovery {
         runtime,
         url,
         replica,
-        token,
+        readToken,
         tls,
         gzip: config.gzip,
         ...(isPart ? { lanes: lanes.pending } : {}),
@@ -335,7 +338,7 @@ class PeerRecovery implements Recovery {
           this.#bytes += bytes;
         },
       });
-      await sink.settled();
+      if (!await this.#withinBudget(sink.settled())) outcome = "spent";
     } catch (error) {
       this.#throwIfStopped();
       if (!this.#isAborted()) throw error;
@@ -375,13 +378,11 @@ class PeerRecovery implements Recovery {
     }
   }
 
-  #isSettled(
-    lanes: WantedLanes,
-    outcomes: readonly { readonly outcome: FetchOutcome }[],
-  ): boolean {
-    if (lanes.pending.length > 0) return false;
-    // With no lane to restore, one whole answer is still wanted: it brings the load hints.
-    return lanes.size > 0 || outcomes.some(({ outcome }) => outcome.kind === "complete");
+  /** No worker is known yet: there was nothing to restore but load hints, so one cycle is enough. */
+  #withoutLanes(outcomes: readonly { readonly outcome: FetchOutcome }[] | "spent"): RecoveryState {
+    const isAnswered = outcomes !== "spent" &&
+      outcomes.some(({ outcome }) => outcome.kind === "complete");
+    return isAnswered ? "recovered" : this.#startEmpty("no worker is known, no peer answered");
   }
 
   /** True when this outcome proves that the peer has no index that we could wait for. */
@@ -403,9 +404,10 @@ class PeerRecovery implements Recovery {
   }
 
   #startEmpty(reason: string): RecoveryState {
-    const restored = this.#lanes?.count().restored ?? 0;
-    this.#lanes?.giveUp(restored > 0 ? "degraded" : "cold", reason);
-    if (restored > 0) return "degraded";
+    const { restored, partial } = this.#lanes?.count() ?? NO_LANES;
+    const hasSome = restored + partial > 0;
+    this.#lanes?.giveUp(hasSome ? "degraded" : "cold", reason);
+    if (hasSome) return "degraded";
     this.#reason = reason;
     return "empty_bootstrap";
   }

@@ -39,8 +39,32 @@ export function isRecovered(state: RecoveryState): boolean {
     state === "recovery_disabled";
 }
 
-/** `restored` lanes came from a peer; `cold` ones begin empty because nobody has more. */
-export type LaneOutcome = "pending" | "committing" | "restored" | "cold" | "degraded" | "gone";
+/**
+ * - `pending`, `committing`: not settled yet.
+ * - `restored`: taken over from a peer, complete.
+ * - `partial`: taken over from a peer that lacks some of its blocks itself.
+ * - `cold`: nobody has it; it begins with what the worker's replay ring still has.
+ * - `degraded`: as cold, but a peer may have had it.
+ * - `gone`: the worker left meanwhile.
+ */
+export type LaneOutcome =
+  | "pending"
+  | "committing"
+  | "restored"
+  | "partial"
+  | "cold"
+  | "degraded"
+  | "gone";
+
+export const NO_LANES: Readonly<Record<LaneOutcome, number>> = {
+  pending: 0,
+  committing: 0,
+  restored: 0,
+  partial: 0,
+  cold: 0,
+  degraded: 0,
+  gone: 0,
+};
 
 export interface LaneReport extends LaneKey {
   readonly outcome: LaneOutcome;

@@ -8,7 +8,7 @@ import type { Log } from "../observe/log.ts";
 import { keyOf, type LaneLine } from "./dump_format.ts";
 import type { DumpSink } from "./dump_reader.ts";
 import type { HoldLimits, LaneCut, LaneStore, RecoverableLane } from "./lane_port.ts";
-import type { LaneOutcome, LaneReport } from "./recovery_status.ts";
+import { type LaneOutcome, type LaneReport, NO_LANES } from "./recovery_status.ts";
 
 interface Wanted {
   readonly lane: RecoverableLane;
@@ -125,7 +125,7 @@ export class WantedLanes {
   }
 
   count(): Record<LaneOutcome, number> {
-    const counts = { pending: 0, committing: 0, restored: 0, cold: 0, degraded: 0, gone: 0 };
+    const counts = { ...NO_LANES };
     for (const wanted of this.#wanted.values()) counts[wanted.outcome] += 1;
     return counts;
   }
@@ -171,10 +171,7 @@ export class WantedLanes {
       return false;
     }
     // What is there is not false, but it is not all: another peer may have all of it.
-    if (head.state === "degraded" && isChoosy()) {
-      wanted.reason = `degraded at ${peer} too`;
-      return false;
-    }
+    if (head.degraded !== null && isChoosy()) return false;
     const { beyond } = wanted;
     if (beyond === undefined || head.cursor === null || head.epoch !== beyond.epoch) return true;
     return BigInt(head.cursor) > beyond.cursor;
@@ -198,7 +195,9 @@ export class WantedLanes {
         cursor: cut.cursor,
         error,
       });
-      if (cut.cursor !== undefined) wanted.beyond = { epoch: cut.epoch, cursor: cut.cursor };
+      if (cut.cursor !== undefined && error instanceof Error && error.name === "LaneGap") {
+        wanted.beyond = { epoch: cut.epoch, cursor: cut.cursor };
+      }
       if (wanted.gaps >= MAX_GAPS) {
         wanted.outcome = "pending";
         this.#giveUp(wanted, "degraded", "no snapshot joins the live events");
@@ -211,14 +210,15 @@ export class WantedLanes {
     }
     // Given up while it was replaying: its outcome is told already.
     if (wanted.outcome !== "committing") return;
-    wanted.outcome = "restored";
+    wanted.outcome = cut.degraded === undefined ? "restored" : "partial";
     wanted.source = peer;
     wanted.blocks = cut.blocks.count;
-    delete wanted.reason;
+    if (cut.degraded === undefined) delete wanted.reason;
+    else wanted.reason = cut.degraded;
     if (cut.cursor !== undefined) wanted.cursor = cut.cursor;
     committed.lanes += 1;
     committed.blocks += cut.blocks.count;
-    this.#options.onSettled("restored");
+    this.#options.onSettled(wanted.outcome);
   }
 
   #giveUp(wanted: Wanted, outcome: "cold" | "degraded", reason: string): void {

@@ -66,8 +66,7 @@ class Parser {
   }
 
   #object(depth: number): { [key: string]: JsonU64 } {
-    // Without a prototype: a key may be `__proto__`.
-    const object: { [key: string]: JsonU64 } = Object.create(null);
+    const object: { [key: string]: JsonU64 } = {};
     this.#at += 1;
     if (this.#next(0x7d)) return object;
     do {
@@ -75,7 +74,9 @@ class Parser {
       if (this.#text.charCodeAt(this.#at) !== 0x22) throw this.#wrong("a key is missing");
       const key = this.#string();
       if (!this.#next(0x3a)) throw this.#wrong("a colon is missing");
-      object[key] = this.value(depth + 1);
+      const value = this.value(depth + 1);
+      if (key !== "__proto__") object[key] = value;
+      else Object.defineProperty(object, key, { value, enumerable: true });
     } while (this.#next(0x2c));
     if (!this.#next(0x7d)) throw this.#wrong("an object does not end");
     return object;

@@ -7,6 +7,7 @@ import { KvStore } from "../../../src/kv/kv_store.ts";
 import type { Lane } from "../../../src/kv/lane.ts";
 import type { LaneKey } from "../../../src/kv/lane_key.ts";
 import { PrefixIndex } from "../../../src/kv/prefix_index.ts";
+import { requireToken } from "../../../src/http/token.ts";
 import { createMetrics, type Metrics } from "../../../src/observe/metrics.ts";
 import { type Log, silentLog } from "../../../src/observe/log.ts";
 import { createDumpHandler } from "../../../src/replica/dump_handler.ts";
@@ -94,7 +95,9 @@ export async function testReplica(options: TestReplicaOptions = {}): Promise<Tes
     discovery: options.discovery ?? staticDiscovery(peers, undefined),
     config,
     replica: id,
-    token: options.token,
+    ...(options.token === undefined
+      ? {}
+      : { readToken: () => Promise.resolve(options.token ?? "") }),
     setCondition: (ok, reason) => conditions.push({ ok, reason }),
     ...(options.importLoad === undefined ? {} : { importLoad: options.importLoad }),
   });
@@ -106,11 +109,11 @@ export async function testReplica(options: TestReplicaOptions = {}): Promise<Tes
     replica: id,
     recovered: () => recovery.recovered,
     hasSource: () => recovery.hasSource,
-    ...(options.token === undefined ? {} : { token: options.token }),
     ...(options.maxDumps === undefined ? {} : { maxDumps: options.maxDumps }),
     ...(options.exportLoad === undefined ? {} : { exportLoad: options.exportLoad }),
   });
-  const fetch = options.wrap?.(app) ?? ((request: Request) => app.fetch(request));
+  const peer = options.token === undefined ? app : guarded(app, options.token);
+  const fetch = options.wrap?.(peer) ?? ((request: Request) => peer.fetch(request));
   const server: HttpServer = await runtime.http.serve(
     { address: { kind: "tcp", host: "127.0.0.1", port: 0 } },
     (request) => fetch(request),
@@ -133,6 +136,11 @@ export async function testReplica(options: TestReplicaOptions = {}): Promise<Tes
       await server.destroy();
     },
   };
+}
+
+/** As the peer listener does it. */
+function guarded(app: Hono, token: string): Hono {
+  return new Hono().use(requireToken(() => Promise.resolve(token))).route("/", app);
 }
 
 /** A replica that has "recovered" from nobody and can be a source. */
