@@ -3,7 +3,7 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { LaneGap, type LaneState } from "../../src/kv/lane.ts";
 import { batch, clear, createWorld, remove, Ring, store, type World } from "./lane_world.ts";
-import { settle, VirtualClock } from "../support/virtual_clock.ts";
+import { calm as settle, StillClock } from "../support/still_clock.ts";
 
 /** Receives and lets what follows from it happen. */
 async function give(world: World, ...batches: Parameters<World["lane"]["receive"]>[0][]) {
@@ -348,7 +348,7 @@ const LIMITS = { maxBatches: 1000, maxBytes: 1_000_000 };
 /** A peer with all batches up to 50, and a joiner that holds back. */
 async function handOff(options: { hasRing?: boolean; maxBatches?: number } = {}) {
   const peer = await liveWorld(50);
-  const ring = new Ring(new VirtualClock(), ...peer.ring.batches);
+  const ring = new Ring(new StillClock(), ...peer.ring.batches);
   const joiner = await createWorld({ hasRing: options.hasRing ?? true, ring, clock: ring.clock });
   joiner.lane.hold({ ...LIMITS, maxBatches: options.maxBatches ?? LIMITS.maxBatches });
   return { peer, joiner, ring };

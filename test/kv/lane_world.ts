@@ -15,7 +15,7 @@ import { Slices } from "../../src/kv/slices.ts";
 import { silentLog } from "../../src/observe/log.ts";
 import { createMetrics } from "../../src/observe/metrics.ts";
 import type { Random } from "../../src/runtime/runtime.ts";
-import { VirtualClock } from "../support/virtual_clock.ts";
+import { StillClock } from "../support/still_clock.ts";
 
 export const BLOCK_SIZE = 2;
 const hasher = await BlockHasher.create();
@@ -63,9 +63,9 @@ export class Ring {
   mode: "normal" | "silent" | "refused" | "cut" | "holes" = "normal";
   /** Holds answers back until `go` is called. */
   gate: Promise<void> | undefined;
-  readonly clock: VirtualClock;
+  readonly clock: StillClock;
 
-  constructor(clock: VirtualClock, ...batches: LaneBatch[]) {
+  constructor(clock: StillClock, ...batches: LaneBatch[]) {
     this.clock = clock;
     this.batches = batches;
   }
@@ -100,7 +100,7 @@ export class Ring {
 }
 
 export interface World {
-  readonly clock: VirtualClock;
+  readonly clock: StillClock;
   readonly index: PrefixIndex;
   readonly lane: Lane;
   readonly ring: Ring;
@@ -115,8 +115,10 @@ export interface WorldOptions {
   readonly hasRing?: boolean;
   readonly onLostEvents?: "clear" | "keep";
   readonly limits?: Partial<LaneLimits>;
-  readonly clock?: VirtualClock;
+  readonly clock?: StillClock;
   readonly ring?: Ring;
+  /** An index that several worlds share; by default each has its own. */
+  readonly index?: PrefixIndex;
 }
 
 let ids = 0;
@@ -128,9 +130,9 @@ const random: Random = {
 
 /** A lane that is connected, with nothing received. */
 export async function createWorld(options: WorldOptions = {}): Promise<World> {
-  const clock = options.clock ?? new VirtualClock();
+  const clock = options.clock ?? new StillClock();
   const ring = options.ring ?? new Ring(clock);
-  const index = await PrefixIndex.create({ blockSize: BLOCK_SIZE });
+  const index = options.index ?? await PrefixIndex.create({ blockSize: BLOCK_SIZE });
   const metrics = createMetrics();
   const meters = createKvMeters(metrics);
   const lane = new Lane({
