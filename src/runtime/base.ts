@@ -1,4 +1,11 @@
-/** The parts of the record that are the same on Node and on Deno. */
+/**
+ * The parts of the record that are the same on Node and on Deno.
+ *
+ * Deno implements `node:*` so closely that one file serves both wherever test/runtime passes on both;
+ * what still differs is levelled where it shows: errors of bind (net_listen.ts), a name server's
+ * failure told as "not found" (dns.ts), made-up exit codes (deno_launch.ts), programs that libc would
+ * hand to a shell (command.ts). Only children and, for their speed, sockets have a file per runtime.
+ */
 
 import process from "node:process";
 import { createClock } from "./clock.ts";

@@ -68,8 +68,9 @@ export interface Files {
   /** Streams a file from `start` (byte offset). */
   stream(path: string, start?: number): Promise<ReadableStream<Uint8Array>>;
   /**
-   * Writes through a temporary file in the same folder, fsync, rename, fsync of the folder: after a
-   * crash the path holds either the old bytes or the new ones.
+   * Writes through a temporary file in the same folder (`.<name>.<uuid>.tmp`, which a crash may leave
+   * behind), fsync, rename, fsync of the folder: after a crash the path holds either the old bytes or
+   * the new ones. `mode` is exact, whatever the umask. A link at the path is replaced, not followed.
    */
   writeAtomic(path: string, bytes: Uint8Array | string, mode?: number): Promise<void>;
   /** Opens for writing (created, truncated unless `append`). The caller closes it. */
@@ -94,7 +95,10 @@ export interface Files {
   chmod(path: string, mode: number): Promise<void>;
   symlink(target: string, path: string): Promise<void>;
   syncFolder(path: string): Promise<void>;
-  /** Calls `changed` (debounced by the caller) after something at or in the path changed. */
+  /**
+   * Calls `changed` (debounced by the caller) after something at or in the path changed. The path may
+   * be missing, be replaced by a rename, or be a link into a folder that is swapped. Never throws.
+   */
   watch(path: string, changed: () => void): () => void;
 }
 
@@ -135,16 +139,25 @@ export interface ProcessExit {
 /** A child in a process group of its own (its pid is the group's id). */
 export interface ChildProcess {
   readonly pid: number;
-  /** Resolves after the child was reaped and its pipes ended or were given up. Never rejects. */
+  /**
+   * Resolves after the child was reaped and its pipes ended, or were given up since a grandchild holds
+   * them (quiet for 250 ms, or 2 s after the exit). Never rejects.
+   */
   readonly exited: Promise<ProcessExit>;
-  /** Signals the whole group; false if there is no such group any more. */
+  /** Signals the whole group, also after the leader's exit; false if no process of it is left. */
   signalGroup(signal: Signal): boolean;
 }
 
 export interface Processes {
-  /** Throws `FileMissing` or `NotExecutable` when the command cannot be run. */
+  /**
+   * A command without a slash is looked up in the PATH of `env`. Throws `FileMissing` (the program or
+   * the working folder) or `NotExecutable`; the system's own error when it is short of something.
+   */
   spawn(options: SpawnOptions): Promise<ChildProcess>;
-  /** Runs to the end and collects output (bounded); kills the group at the timeout. */
+  /**
+   * Runs to the end and keeps the first `maxOutputBytes` (1 MiB unless given) of each output; kills the
+   * group at the timeout. What the program leaves running in its group is killed when it ends.
+   */
   run(
     options: SpawnOptions & { readonly timeoutMs: number; readonly maxOutputBytes?: number },
   ): Promise<ProcessExit & { stdout: string; stderr: string; timedOut: boolean }>;
@@ -188,7 +201,7 @@ export interface ByteSocket {
   /** Must be called in the same turn in which the socket was handed out. */
   handle(handlers: SocketHandlers): void;
   /**
-   * Queues bytes (a string is written as latin1). False = the buffer is above the high-water mark:
+   * Queues bytes (a string is written as latin1); ignored after `end` or `destroy`. False = the buffer is above the high-water mark:
    * stop and wait for `drain`. The bytes are copied or kept: the caller must not change them.
    */
   write(data: Uint8Array | string): boolean;
@@ -203,7 +216,7 @@ export interface ByteSocket {
   resume(): void;
   /** Sends FIN after what is queued. */
   end(): void;
-  /** Closes at once, dropping what is queued; `reset` sends RST. */
+  /** Closes at once, dropping what is queued; `reset` sends RST (over TCP). */
   destroy(reset?: boolean): void;
 }
 
@@ -288,7 +301,11 @@ export interface MessageParser {
 
 /** Serving and calling for everything that is not the traffic path (admin, peers, oracles, probes). */
 export interface Http {
-  /** Serves a fetch-shaped app with the runtime's own well-kept server. */
+  /**
+   * Serves a fetch-shaped app with the runtime's own well-kept server, HTTP/1.1 only. A handler that
+   * throws is a bare 500. A body that errors cuts the connection: no end and no text is sent. A client
+   * that leaves cancels the body and aborts `request.signal`, which a whole answer does not.
+   */
   serve(
     options: ListenOptions & { readonly tls?: { cert: string; key: string; clientCa?: string } },
     fetch: (request: Request, info: { remoteAddress: string }) => Response | Promise<Response>,
@@ -313,9 +330,12 @@ export interface FetchInit extends RequestInit {
 
 export interface HttpServer {
   readonly address: Address;
-  /** Stops accepting and closes idle connections; resolves when the last answer has left. */
+  /**
+   * Stops accepting and closes every connection that is owed no answer, the others after theirs;
+   * resolves when the last has left.
+   */
   close(): Promise<void>;
-  /** Cuts what is left. */
+  /** Cuts what is left, also after `close` has begun. */
   destroy(): Promise<void>;
 }
 
