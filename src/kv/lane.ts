@@ -196,9 +196,11 @@ export class Lane {
     if (this.#isClosed) return;
     this.#isUp = true;
     this.#connections += 1;
-    if (isReconnect) this.#fromBefore = this.#pending.length;
     this.#lastError = undefined;
     const canReplay = this.#source?.replay !== undefined;
+    // What waits may be of an earlier publisher; of the same one, the ring has it too.
+    if (isReconnect && canReplay && this.#hold === undefined) this.#pending.clear();
+    if (isReconnect) this.#fromBefore = this.#pending.length;
     const isDoubtful = isReconnect && this.#admitted !== undefined;
     // Also at first: a peer's cut may have been put in before the connection stood.
     if (canReplay && this.#admitted !== undefined) this.#isUnverified = true;

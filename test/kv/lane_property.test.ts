@@ -194,7 +194,7 @@ for (
         if (name === "a ring that has everything") assert.is(world.lane.state, "live");
         world.lane.close();
       }),
-      { seed, numRuns: 1000 },
+      { seed, numRuns: 2000 },
     );
   });
 }
