@@ -132,11 +132,6 @@ export class HashCache {
     return sha256;
   }
 
-  /** How many files have been read in full is what tests look at through `files`; this is the size. */
-  get size(): number {
-    return this.#known.size;
-  }
-
   forget(path: string): void {
     this.#known.delete(path);
   }

@@ -16,9 +16,17 @@ interface Position {
   readonly offset: number;
 }
 
-/** The last lines of the file (and, if it has fewer, of the one rotated before), oldest first. */
-export async function tailLogFile(files: Files, path: string, lines: number): Promise<string[]> {
-  const current = await lastLines(files, path, lines);
+/**
+ * The last lines of the file (and, if it has fewer, of the one rotated before), oldest first; looks
+ * no further than `end` in the file.
+ */
+export async function tailLogFile(
+  files: Files,
+  path: string,
+  lines: number,
+  end = Number.MAX_SAFE_INTEGER,
+): Promise<string[]> {
+  const current = await lastLines(files, path, lines, end);
   if (current.length >= lines) return current;
   return [...await lastLines(files, `${path}.1`, lines - current.length), ...current];
 }
@@ -36,13 +44,13 @@ export interface FollowOptions {
 /** Hands out the last lines and then new ones as they come, until the signal is set. */
 export async function followLogFile(options: FollowOptions): Promise<void> {
   const { files, clock, path, signal, onLines } = options;
-  // The position is taken first: a line that comes meanwhile is seen twice at most, never missed.
   const info = await files.info(path);
   let at: Position | undefined = info === undefined
     ? undefined
     : { inode: info.inode, offset: info.size };
   if (options.tail > 0) {
-    const lines = await tailLogFile(files, path, options.tail);
+    // Up to the position: what comes meanwhile is read from there, so it is seen once.
+    const lines = await tailLogFile(files, path, options.tail, at?.offset ?? 0);
     if (lines.length > 0) onLines(lines);
   }
   const text = new PartialLines(onLines);
@@ -117,12 +125,17 @@ class PartialLines {
 }
 
 /** Reads backwards in growing steps until there are enough line ends. */
-async function lastLines(files: Files, path: string, lines: number): Promise<string[]> {
-  const info = await files.info(path);
-  if (info === undefined || info.size === 0 || lines <= 0) return [];
+async function lastLines(
+  files: Files,
+  path: string,
+  lines: number,
+  end = Number.MAX_SAFE_INTEGER,
+): Promise<string[]> {
+  const size = Math.min((await files.info(path))?.size ?? 0, end);
+  if (size === 0 || lines <= 0) return [];
   for (let length = BLOCK_BYTES;; length *= 4) {
-    const start = Math.max(0, info.size - length);
-    const text = await readText(files, path, start, info.size - start);
+    const start = Math.max(0, size - length);
+    const text = await readText(files, path, start, size - start);
     const all = text.split("\n");
     if (all.at(-1) === "") all.pop();
     // From the middle of the file the first one is a fragment.

@@ -8,14 +8,14 @@
 import type { VersionsConfig } from "../config/versions.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import type { DesiredVersion } from "./catalog.ts";
-import { RolloutFailure } from "./failure.ts";
-import { flatPaths } from "./install_layout.ts";
+import { messageOf, RolloutFailure } from "./failure.ts";
+import { flatPaths, HashCache } from "./install_layout.ts";
 import type { Install } from "./installs.ts";
 
 export const OVERRIDE_PREFIX = "override:";
 
 export interface OverridesOptions {
-  readonly runtime: Pick<Runtime, "files" | "random">;
+  readonly runtime: Pick<Runtime, "files" | "random" | "clock">;
   readonly binDir: string;
   readonly config: Pick<VersionsConfig, "binaryName" | "overrides" | "force">;
 }
@@ -28,9 +28,11 @@ export interface Running {
 
 export class Overrides {
   readonly #options: OverridesOptions;
+  readonly #hashes: HashCache;
 
   constructor(options: OverridesOptions) {
     this.#options = options;
+    this.#hashes = new HashCache(options.runtime.files, options.runtime.clock);
   }
 
   /** The local file configured for a version. */
@@ -51,13 +53,11 @@ export class Overrides {
   async identity(name: string): Promise<string> {
     const source = this.sourceFor(name);
     if (source === undefined) throw new Error(`${name} has no override`);
-    try {
-      return OVERRIDE_PREFIX + await this.#options.runtime.files.sha256(source);
-    } catch (error) {
-      throw new RolloutFailure("transient", `the override ${source} cannot be read`, {
-        cause: error,
-      });
-    }
+    const hash = await this.#hashes.sha256(source).catch((error: unknown) => {
+      throw unreadable(source, error);
+    });
+    if (hash === undefined) throw unreadable(source, new Error("there is no such file"));
+    return OVERRIDE_PREFIX + hash;
   }
 
   /**
@@ -65,14 +65,12 @@ export class Overrides {
    * published build that happens to equal the file is still not the override.
    */
   async isCurrent(name: string, running: Running): Promise<boolean> {
-    const { files } = this.#options.runtime;
     const flat = this.#flat(name);
     if (running.binary !== flat.binary) return false;
     const identity = await this.identity(name);
     if (running.sha256 !== identity) return false;
-    const copy = await files.info(flat.binary);
-    if (copy?.kind !== "file") return false;
-    return OVERRIDE_PREFIX + await files.sha256(flat.binary) === identity;
+    const copy = await this.#hashes.sha256(flat.binary);
+    return copy !== undefined && OVERRIDE_PREFIX + copy === identity;
   }
 
   /** Copies the operator's file to the flat place, mode 0755, in one step. */
@@ -108,4 +106,12 @@ export class Overrides {
   #flat(name: string) {
     return flatPaths(this.#options.binDir, name, this.#options.config.binaryName);
   }
+}
+
+function unreadable(source: string, cause: unknown): RolloutFailure {
+  return new RolloutFailure(
+    "transient",
+    `the override ${source} cannot be read: ${messageOf(cause)}`,
+    { cause },
+  );
 }
