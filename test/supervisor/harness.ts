@@ -73,15 +73,20 @@ export interface HarnessOptions {
   readonly folder?: string;
   readonly config?: ConfigInput;
   readonly start?: boolean;
+  /** Told of every log line. */
+  readonly onLine?: (line: string) => void;
 }
 
 export async function createHarness(options: HarnessOptions = {}): Promise<Harness> {
   const folder = options.folder ?? await mkdtemp(`${tmpdir()}/baton-test-`);
   const oracle = new FileOracle(`${folder}/oracle`);
-  await oracle.write();
+  if (options.folder === undefined) await oracle.write();
   const lines: Record<string, unknown>[] = [];
   const log: Log = createLog({
-    write: (line) => lines.push(JSON.parse(line) as Record<string, unknown>),
+    write: (line) => {
+      lines.push(JSON.parse(line) as Record<string, unknown>);
+      options.onLine?.(line);
+    },
     now: () => runtime.clock.now(),
     level: "debug",
   });

@@ -1,0 +1,254 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import process from "node:process";
+import { createInterface } from "node:readline";
+import { fileURLToPath } from "node:url";
+import { test } from "uvu";
+import * as assert from "uvu/assert";
+import { Slots } from "../../src/supervisor/slots.ts";
+import { FileOracle, makeBuild } from "../support/builds.ts";
+import { type ConfigInput, createHarness, pause, until } from "./harness.ts";
+
+const PROGRAM = fileURLToPath(new URL("./supervisor_process.ts", import.meta.url));
+type Line = Readonly<Record<string, unknown>>;
+
+/** A supervisor in a process of its own. */
+class Victim {
+  readonly process: ChildProcess;
+  readonly lines: Line[] = [];
+  readonly exited: Promise<void>;
+  readonly #listeners = new Set<(line: Line) => void>();
+
+  constructor(folder: string, config: ConfigInput) {
+    const run = "Deno" in globalThis ? ["run", "-A"] : [];
+    this.process = spawn(
+      process.execPath,
+      [...run, PROGRAM, folder, JSON.stringify(config)],
+      { stdio: ["ignore", "pipe", "inherit"] },
+    );
+    this.exited = new Promise((resolve) => this.process.once("exit", () => resolve()));
+    createInterface({ input: this.process.stdout as NodeJS.ReadableStream }).on("line", (text) => {
+      const line = JSON.parse(text) as Line;
+      this.lines.push(line);
+      for (const listener of this.#listeners) listener(line);
+    });
+  }
+
+  /** Kills it with SIGKILL as soon as a line passes the filter. */
+  killAt(filter: (line: Line) => boolean): void {
+    this.#listeners.add((line) => {
+      if (filter(line)) this.process.kill("SIGKILL");
+    });
+  }
+
+  async serves(build: string): Promise<void> {
+    await until(() => this.lines.some((line) => line.event === "listening"));
+    const origin = String(this.lines.find((line) => line.event === "listening")?.origin);
+    await until(async () => {
+      const answer = await fetch(`${origin}/v1/who`).then((one) => one.text(), () => "");
+      return answer.startsWith(`${build} `);
+    }, { what: `the victim serving ${build}` });
+  }
+}
+
+/** Pids of live children whose data is in the folder. */
+async function childrenIn(folder: string): Promise<number[]> {
+  const pids: number[] = [];
+  for (const entry of await readdir("/proc")) {
+    if (!/^\d+$/.test(entry)) continue;
+    try {
+      const command = await readFile(`/proc/${entry}/cmdline`, "utf8");
+      const stat = await readFile(`/proc/${entry}/stat`, "utf8");
+      if (/\) [ZX]/.test(stat)) continue;
+      if (command.includes("child_program.ts") && command.includes(`${folder}/state`)) {
+        pids.push(Number(entry));
+      }
+    } catch {
+      // It ended while we looked.
+    }
+  }
+  return pids;
+}
+
+/**
+ * Brings `one` up in a victim, publishes `two`, kills the victim at the given moment, and looks at
+ * what the next supervisor makes of the folder.
+ */
+async function killDuringSwap(
+  kill: { at: (line: Line) => boolean } | { afterMs: number },
+  config: ConfigInput = {},
+): Promise<void> {
+  const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
+  const oracle = new FileOracle(`${folder}/oracle`);
+  let harness: Awaited<ReturnType<typeof createHarness>> | undefined;
+  try {
+    await oracle.publish("v1", await makeBuild({ id: "one" }));
+    const victim = new Victim(folder, { bakeMs: 200, ...config });
+    await victim.serves("one");
+    if ("at" in kill) victim.killAt(kill.at);
+    await oracle.publish("v1", await makeBuild({ id: "two", readyDelayMs: 50 }));
+    if ("afterMs" in kill) setTimeout(() => victim.process.kill("SIGKILL"), kill.afterMs);
+    const late = setTimeout(() => victim.process.kill("SIGKILL"), 20_000);
+    await victim.exited;
+    clearTimeout(late);
+    const left = await childrenIn(folder);
+
+    harness = await createHarness({ folder, config: { bakeMs: 200, ...config } });
+    await harness.serves("v1", "two");
+    // Exactly one child is left, and it is one that this supervisor knows.
+    const known = (): number[] =>
+      harness?.supervisor.generations().map((one) => one.process?.pid ?? 0) ?? [];
+    await until(async () => {
+      const now = await childrenIn(folder);
+      return now.length === 1 && known().includes(now[0] ?? -1);
+    }, { what: "the orphans' end", show: () => ({ left, known: known() }) });
+    await until(async () => {
+      const text = await readFile(`${folder}/state/shard/children.json`, "utf8");
+      return (JSON.parse(text) as { children: unknown[] }).children.length === 1;
+    }, { what: "the records of those that are gone to go" });
+  } finally {
+    await harness?.close();
+    for (const pid of await childrenIn(folder)) process.kill(pid, "SIGKILL");
+    await rm(folder, { recursive: true, force: true });
+  }
+}
+
+const isMove = (line: Line, generation: number, to: string): boolean =>
+  line.event === "generation_moved" && line.generation === generation && line.to === to;
+
+const STEPS: Record<string, (line: Line) => boolean> = {
+  "the rollout begins": (line) => line.event === "rollout_started",
+  "the download begins": (line) => line.event === "download_started",
+  "the install is complete": (line) => line.event === "installed",
+  "the new child is forked": (line) => isMove(line, 2, "starting"),
+  "the new child is ready": (line) => line.event === "child_ready",
+  "traffic is switched": (line) => line.event === "traffic_switched",
+  "the new build is proven": (line) => line.event === "build_proven",
+  "the old child retires": (line) => isMove(line, 1, "retiring"),
+  "the old child drains": (line) => isMove(line, 1, "draining"),
+  "the old child is signalled": (line) => isMove(line, 1, "stopping"),
+  "the old child is reaped": (line) => isMove(line, 1, "stopped"),
+};
+
+// Each run takes seconds of waiting for processes: a few go on at once, and each test awaits its own.
+const slots = new Slots(4);
+async function inTurn(work: () => Promise<void>): Promise<Error | undefined> {
+  const giveBack = await slots.take();
+  return await work().then(() => undefined, (error: Error) => error).finally(giveBack);
+}
+const runs = Object.entries(STEPS).map(([step, at]) =>
+  [step, inTurn(() => killDuringSwap({ at }))] as const
+);
+const moments = Array.from({ length: 6 }, () => Math.floor(Math.random() * 600));
+const momentRuns = moments.map((afterMs) => inTurn(() => killDuringSwap({ afterMs })));
+
+for (const [step, run] of runs) {
+  test(`killed when ${step}: the next start puts everything right`, async () => {
+    const error = await run;
+    if (error !== undefined) throw error;
+  });
+}
+
+test(`killed ${moments.join(", ")} ms into a swap: the next start puts everything right`, async () => {
+  for (const error of await Promise.all(momentRuns)) if (error !== undefined) throw error;
+});
+
+test("killed in a stop/start swap: the next start puts everything right", async () => {
+  await killDuringSwap({ at: (line) => isMove(line, 1, "draining") }, { overlap: "never" });
+});
+
+test("an orphan that ignores SIGTERM, with a helper in its group, is ended by SIGKILL", async () => {
+  const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
+  const oracle = new FileOracle(`${folder}/oracle`);
+  await oracle.publish("v1", await makeBuild({ id: "one", ignoreSigterm: true, helper: true }));
+  const config: ConfigInput = { killGraceMs: 200, overlap: "never" };
+  const victim = new Victim(folder, config);
+  await victim.serves("one");
+  const [orphan = 0] = await childrenIn(folder);
+  victim.process.kill("SIGKILL");
+  await victim.exited;
+  const harness = await createHarness({ folder, config });
+  try {
+    // Both would use one data folder: the new one starts only when the old one is gone.
+    await harness.serves("v1", "one");
+    const ended = await harness.event("orphan_ended");
+    assert.is(ended.ended, true);
+    assert.is(ended.group, orphan);
+    const started = await harness.event("generation_moved", (event) => event.to === "starting");
+    assert.ok(ended.id < started.id);
+    assert.match(await harness.metrics.text(), /baton_orphans_total\{service="shard"\} 1/);
+  } finally {
+    await harness.close();
+    await rm(folder, { recursive: true, force: true });
+  }
+});
+
+test("quarantine and the operators' hand survive the kill", async () => {
+  const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
+  const oracle = new FileOracle(`${folder}/oracle`);
+  await oracle.publish("v1", await makeBuild({ id: "one" }));
+  const victim = new Victim(folder, {});
+  await victim.serves("one");
+  const bad = await makeBuild({ id: "two", print: { protocolVersion: "v9" } });
+  await oracle.publish("v1", bad);
+  await until(() => victim.lines.some((line) => line.event === "rollout_failed"));
+  await until(async () =>
+    (await readFile(`${folder}/state/shard/quarantine.json`, "utf8").catch(() => ""))
+      .includes(bad.sha256)
+  );
+  victim.process.kill("SIGKILL");
+  await victim.exited;
+  const harness = await createHarness({ folder });
+  try {
+    await harness.serves("v1", "one");
+    const status = harness.supervisor.list()[0];
+    assert.is(status?.quarantined[0]?.sha256, bad.sha256);
+    assert.is(status?.quarantined[0]?.class, "preflight");
+    assert.is(harness.lines.filter((line) => line.event === "download_started").length, 0);
+  } finally {
+    await harness.close();
+    await rm(folder, { recursive: true, force: true });
+  }
+});
+
+test("torn and missing state files do not stop the start", async () => {
+  const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
+  const oracle = new FileOracle(`${folder}/oracle`);
+  await oracle.publish("v1", await makeBuild({ id: "one" }));
+  const first = await createHarness({ folder });
+  await first.serves("v1", "one");
+  await first.close({ keepFolder: true });
+  const state = `${folder}/state/shard`;
+  for (const file of ["children.json", "operator.json", "quarantine.json", "owner.json"]) {
+    await writeFile(`${state}/${file}`, '{"versions": {"v1": {"pau');
+  }
+  await rm(`${state}/catalog.json`, { force: true });
+  const second = await createHarness({ folder });
+  try {
+    await second.serves("v1", "one");
+    assert.ok(second.lines.some((line) => line.event === "state_corrupt"));
+  } finally {
+    await second.close();
+  }
+});
+
+test("two supervisors do not share a state folder", async () => {
+  const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
+  await new FileOracle(`${folder}/oracle`).write();
+  const victim = new Victim(folder, {});
+  await until(() => victim.lines.some((line) => line.event === "listening"));
+  try {
+    await createHarness({ folder });
+    assert.unreachable();
+  } catch (error) {
+    assert.match((error as Error).message, `in use by process ${victim.process.pid}`);
+  } finally {
+    victim.process.kill("SIGKILL");
+    await victim.exited;
+    await pause(10);
+    await rm(folder, { recursive: true, force: true });
+  }
+});
+
+test.run();
