@@ -257,7 +257,7 @@ class PeerRecovery implements Recovery {
       if (emptyCycles >= EMPTY_CYCLES || onlySelf) {
         return this.#startEmpty("no peer has an index");
       }
-      await this.#pause(this.#backoff.next(), candidates);
+      await this.#pause(this.#backoff.next(), this.#candidates());
     }
   }
 
