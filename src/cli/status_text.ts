@@ -26,15 +26,38 @@ export function statusText(view: StatusView): string {
   for (const { name, ok, reason } of ready.conditions) {
     if (!ok) lines.push(`  waiting for ${name}: ${reason}`);
   }
-  lines.push(...table("versions", view.versions.versions));
-  lines.push(...table("owing answers", view.drain.targets));
+  lines.push(...table("versions", view.versions.versions.flatMap(versionRows)));
+  lines.push(...table("owing answers", view.drain.targets.filter((one) => one.leases !== 0)));
   lines.push(...table("workers", view.workers.workers));
   lines.push(...table("peers", view.peers.peers));
   const recovery = Object.entries(view.recovery).filter(([, value]) => isPlain(value));
-  if (recovery.length > 0) {
+  if (view.recovery.state !== "recovery_disabled") {
     lines.push("", "recovery", `  ${recovery.map(([key, value]) => `${key} ${value}`).join(", ")}`);
   }
   return lines.join("\n");
+}
+
+/** One row for each generation, or one that says why there is none. */
+function versionRows(version: Row): Row[] {
+  const { service, name, goal } = version;
+  const lastError = (version.lastError as { message?: unknown } | undefined)?.message;
+  const generations = version.generations as readonly Row[] | undefined ?? [];
+  if (generations.length === 0) return [{ service, version: name, goal, "last error": lastError }];
+  return generations.map((one) => ({
+    service,
+    version: name,
+    generation: one.generation,
+    role: one.role,
+    phase: one.phase,
+    ready: one.ready,
+    build: one.buildId === "" ? String(one.sha256).slice(0, 12) : one.buildId,
+    leases: one.leases,
+    streams: one.streams,
+    pid: one.pid,
+    port: one.port,
+    since: one.since,
+    "last error": one.lastError ?? lastError,
+  }));
 }
 
 /** Rows with their plain fields as columns; nested ones are left to the API. */
@@ -63,5 +86,5 @@ function isPlain(value: unknown): boolean {
 function cell(value: unknown): string {
   if (!isPlain(value)) return "-";
   const text = String(value);
-  return text.length <= 40 ? text : `${text.slice(0, 37)}...`;
+  return text.length <= 60 ? text : `${text.slice(0, 57)}...`;
 }

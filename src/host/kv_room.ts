@@ -61,6 +61,7 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
   let discovery: Discovery | undefined;
   let recovery: Recovery | undefined;
   if (replica !== undefined) {
+    const { token } = replica;
     discovery = createDiscovery({ runtime, log, config: replica });
     lifecycle.conditions.set(CONDITION, false, "not begun");
     recovery = createRecovery({
@@ -72,8 +73,8 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
       discovery,
       config: replica,
       replica: id,
-      token: replica.token === undefined ? undefined : await readSecret(runtime, replica.token),
-      tls: await readTls(runtime, replica),
+      ...(token === undefined ? {} : { readToken: () => readSecret(runtime, token) }),
+      ...(replica.tls === undefined ? {} : { tls: await readTls(runtime, replica.tls) }),
       workersListed: options.workersListed,
       setCondition: (ok, reason) => lifecycle.conditions.set(CONDITION, ok, reason),
     });
@@ -128,11 +129,10 @@ function peerRegister(discovery: Discovery | undefined): PeerRegister {
   };
 }
 
-async function readTls(runtime: Runtime, replica: ReplicaConfig) {
-  if (replica.tls === undefined) return undefined;
+async function readTls(runtime: Runtime, files: NonNullable<ReplicaConfig["tls"]>) {
   const found: { ca?: string; cert?: string; key?: string } = {};
   for (const name of ["ca", "cert", "key"] as const) {
-    const path = replica.tls[name];
+    const path = files[name];
     if (path !== undefined) found[name] = await runtime.files.readText(path);
   }
   return found;
