@@ -45,18 +45,21 @@ export const replicaSchema = v.strictObject({
             refreshMs: v.optional(milliseconds("How often the name is looked up.", 100), 10_000),
           }),
           v.strictObject({
-            kubernetes: v.strictObject({
-              namespace: v.optional(text("Default: the pod's own namespace.")),
-              service: text("The Service whose EndpointSlices list the peers."),
-              port: text("The name of the Service's peer port."),
-              scheme,
-              apiServer: v.optional(text("Default: that of the cluster that the pod runs in.")),
-              tokenFile: v.optional(
-                text("The service account's token; read anew for each request."),
-                `${ACCOUNT}/token`,
-              ),
-              caFile: v.optional(text("The cluster's authority."), `${ACCOUNT}/ca.crt`),
-            }),
+            kubernetes: v.pipe(
+              v.strictObject({
+                namespace: v.optional(text("Default: the pod's own namespace.")),
+                service: text("The Service whose EndpointSlices list the peers."),
+                port: text("The name of the Service's peer port."),
+                scheme,
+                apiServer: v.optional(text("Default: that of the cluster that the pod runs in.")),
+                tokenFile: v.optional(
+                  text("The service account's token; read anew for each request."),
+                  `${ACCOUNT}/token`,
+                ),
+                caFile: v.optional(text("The cluster's authority."), `${ACCOUNT}/ca.crt`),
+              }),
+              v.description("The EndpointSlices of a Kubernetes Service."),
+            ),
           }),
         ],
         'a list of URLs, { "dns": "name", "port": 8082 } or { "kubernetes": {...} }',
