@@ -114,13 +114,17 @@ class Download {
       throw error;
     }
     const reader = (await files.stream(this.#path)).getReader();
-    while (true) {
-      throwIfAborted(this.#stop);
-      const { done, value } = await reader.read();
-      if (done) break;
-      this.#hash.update(value);
-      this.#bytes += value.length;
+    try {
+      while (!this.#stop.aborted) {
+        const { done, value } = await reader.read();
+        if (done) break;
+        this.#hash.update(value);
+        this.#bytes += value.length;
+      }
+    } finally {
+      await reader.cancel().catch(() => {});
     }
+    throwIfAborted(this.#stop);
     this.#continued = this.#bytes > 0;
   }
 

@@ -107,15 +107,24 @@ async function firstBytes(files: Runtime["files"], path: string): Promise<string
 async function packProgram(options: PublishOptions, temporary: string): Promise<void> {
   const { files } = options.runtime;
   const writer = await files.openWrite(temporary, { mode: 0o644 });
+  const reader = (await files.stream(options.file)).getReader();
   try {
+    const program = new ReadableStream<Uint8Array>({
+      pull: async (body) => {
+        const { done, value } = await reader.read();
+        if (done) body.close();
+        else body.enqueue(value);
+      },
+    });
     const zip = new ZipWriter(
       new WritableStream<Uint8Array>({ write: (chunk) => writer.write(chunk.slice()) }),
       { useWebWorkers: false, extendedTimestamp: false, lastModDate: PACKED_AT },
     );
-    await zip.add(options.binaryName, await files.stream(options.file), { unixMode: 0o100755 });
+    await zip.add(options.binaryName, program, { unixMode: 0o100755 });
     await zip.close();
     await writer.sync();
   } finally {
+    await reader.cancel().catch(() => {});
     await writer.close();
   }
 }
