@@ -102,7 +102,7 @@ test("a writer killed at any moment leaves the old bytes or the new ones", async
     for (const readsBeforeKill of [0, 1, 2, 3, 5, 8]) {
       let output = "";
       const child = await runtime.processes.spawn({
-        ...program("write_atomic_for_ever.ts", path, String(size)),
+        ...program("write_atomic_until_killed.ts", path, String(size)),
         env: ownEnv(),
         onOutput: (_stream, chunk) => {
           output += text(chunk);
