@@ -5,6 +5,7 @@
 
 import { loadConfig } from "../config/load.ts";
 import type { Runtime } from "../runtime/runtime.ts";
+import { fileUrlPath } from "../supervisor/address.ts";
 import { publish as publishBuild } from "../supervisor/publish.ts";
 import { type Arguments, UsageError } from "./arguments.ts";
 import { EXIT, type Verb } from "./verb.ts";
@@ -41,7 +42,7 @@ async function destination(
   const named = given.option("oracle");
   if (named !== undefined) {
     const binaryName = given.option("binary-name") ?? "devshard";
-    return { oracleFile: named.replace(/^file:/, ""), binaryName };
+    return { oracleFile: named.startsWith("file:") ? fileUrlPath(named) : named, binaryName };
   }
   const path = given.option("config");
   const { config } = await loadConfig(runtime, path === undefined ? {} : { path });
@@ -67,5 +68,5 @@ async function destination(
       `the oracle of ${only.name} is ${oracle}: only a file can be published to`,
     );
   }
-  return { oracleFile: oracle.slice("file:".length), binaryName };
+  return { oracleFile: fileUrlPath(oracle), binaryName };
 }
