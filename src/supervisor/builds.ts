@@ -70,7 +70,11 @@ export class Builds {
   }
 
   /** True while the files of a build that was started are what was installed. */
-  async isIntact(name: string, sha256: string): Promise<boolean> {
+  async isIntact(name: string, build: Build): Promise<boolean> {
+    const { sha256 } = build;
+    if (sha256.startsWith(OVERRIDE_PREFIX)) {
+      return await this.overrides.isCurrent(name, build).catch(() => true);
+    }
     const install = this.#installs.get(keyOf(name, sha256));
     return install === undefined || (await this.installs.verify(install)).ok;
   }

@@ -267,15 +267,18 @@ export class VersionWorker {
   /** Files that were changed under a running child are a build nobody published: install again. */
   async #checkRunningFiles(): Promise<void> {
     const current = this.#current;
-    if (!this.#checkFiles || current === undefined || this.#override !== undefined) return;
+    if (!this.#checkFiles || current === undefined) return;
     this.#checkFiles = false;
     const { builds, reports } = this.#context;
     const { sha256 } = current.build;
-    if (await builds.isIntact(this.name, sha256)) return;
+    // Another build is wanted, or another local file: no damage, and the worker sees to it anyway.
+    if ((this.#override ?? sha256) !== sha256) return;
+    if (await builds.isIntact(this.name, current.build)) return;
     if (this.#current !== current) return;
     reports.tell("error", "install_changed_on_disk", this.name, { sha256 });
     builds.forget(this.name, sha256);
-    if (this.#desired?.sha256 === sha256) this.#freshWanted ??= "the installed files were changed";
+    const wanted = this.#override ?? this.#desired?.sha256;
+    if (wanted === sha256) this.#freshWanted ??= "the installed files were changed";
   }
 
   // --------------------------------------------------------------------------- a rollout

@@ -211,3 +211,11 @@ export function withHarness(
     }
   };
 }
+
+/** GET with header lines; the text of the answer. */
+export async function runtimeFetch(
+  url: string,
+  headers: Record<string, string>,
+): Promise<string> {
+  return await (await runtime.http.fetch(url, { headers })).text();
+}
