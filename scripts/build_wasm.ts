@@ -15,7 +15,17 @@ const OUTPUT = new URL("../src/kv/wasm/module.ts", import.meta.url);
 export async function compileIndex(): Promise<Uint8Array> {
   let binary: Uint8Array | undefined;
   const { error, stderr } = await asc.main(
-    ["index.ts", "-O3", "--runtime", "stub", "--noAssert", "--outFile", "index.wasm"],
+    [
+      "index.ts",
+      "-O3",
+      "--enable",
+      "simd",
+      "--runtime",
+      "stub",
+      "--noAssert",
+      "--outFile",
+      "index.wasm",
+    ],
     {
       readFile: (name: string) => readFile(new URL(name, SOURCE), "utf8").catch(() => null),
       writeFile: (_name: string, contents: string | Uint8Array) => {

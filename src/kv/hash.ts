@@ -43,6 +43,23 @@ export function padToken(multimodalHash: bigint): number {
   return 1_000_000 + Number(multimodalHash & 0x3fffffffn);
 }
 
+/** Up to this many words a loop is faster than a view of them. */
+const FEW_WORDS = 48;
+
+function copyWords(
+  to: Uint32Array,
+  at: number,
+  from: Uint32Array,
+  start: number,
+  end: number,
+): void {
+  if (end - start <= FEW_WORDS) {
+    for (let i = start; i < end; i++) to[at++] = from[i] ?? 0;
+  } else {
+    to.set(start === 0 && end === from.length ? from : from.subarray(start, end), at);
+  }
+}
+
 export class BlockHasher {
   readonly #module: IndexModule;
   readonly #staging: number;
@@ -143,8 +160,9 @@ export class BlockHasher {
     const window = options.eagle ? blockSize + 1 : blockSize;
     const out = this.#staging + offset;
     const at = out + count * 8;
-    const end = (first + count - 1) * blockSize + window;
-    module.u32.set(tokens.subarray(first * blockSize, end), at >>> 2);
+    const start = first * blockSize;
+    const end = start + (count - 1) * blockSize + window;
+    copyWords(module.u32, at >>> 2, tokens, start, end);
     module.call.hashBlocks(at, count, blockSize * 4, window * 4, seed, out);
     const multimodal = options.multimodal;
     if (multimodal === undefined) return;

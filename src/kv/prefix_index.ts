@@ -212,7 +212,7 @@ export class PrefixIndex {
       const localsAt = this.#staging + batch * 8;
       // Engine hashes first, the local hashes behind them, then the tokens.
       this.#hasher.stage(event.tokens, done, batch, this.blockSize, seed, event, batch * 8);
-      this.#module.u64.set(event.hashes.subarray(done, done + batch), this.#staging >>> 3);
+      this.#module.u64.set(part(event.hashes, done, batch), this.#staging >>> 3);
       const parent = done === 0 ? event.parent : event.hashes[done - 1];
       if (!this.#storeRun(slot, parent, batch, localsAt, event.tier, count - done, result)) return;
       done += batch;
@@ -230,8 +230,8 @@ export class PrefixIndex {
     for (let done = 0; done < count;) {
       const batch = Math.min(room, count - done);
       const at = this.#staging >>> 3;
-      this.#module.u64.set(event.hashes.subarray(done, done + batch), at);
-      this.#module.u64.set(event.locals.subarray(done, done + batch), at + batch);
+      this.#module.u64.set(part(event.hashes, done, batch), at);
+      this.#module.u64.set(part(event.locals, done, batch), at + batch);
       const parent = done === 0 ? event.parent : event.hashes[done - 1];
       const localsAt = this.#staging + batch * 8;
       if (!this.#storeRun(slot, parent, batch, localsAt, event.tier, count - done, result)) return;
@@ -274,7 +274,7 @@ export class PrefixIndex {
     const room = this.#stagingBytes >>> 3;
     const tier = TIERS.indexOf(event.tier);
     for (let done = 0; done < event.hashes.length; done += room) {
-      const batch = event.hashes.subarray(done, done + room);
+      const batch = part(event.hashes, done, Math.min(room, event.hashes.length - done));
       this.#module.u64.set(batch, this.#staging >>> 3);
       this.#module.call.removeRun(slot, batch.length, this.#staging, tier);
       this.#collect(result);
@@ -328,7 +328,7 @@ export class PrefixIndex {
       const locals = query.locals;
       const room = this.#stagingBytes >>> 3;
       for (let done = 0; done < locals.length; done += room) {
-        const batch = locals.subarray(done, done + room);
+        const batch = part(locals, done, Math.min(room, locals.length - done));
         this.#module.u64.set(batch, this.#staging >>> 3);
         if (call.matchFeed(this.#staging, batch.length) === 0) break;
       }
@@ -502,6 +502,11 @@ export class PrefixIndex {
       if (this.#dying.length > 0) this.#freeLater();
     }, 0);
   }
+}
+
+/** `count` values from `first` on; the array itself when that is all of it, as it mostly is. */
+function part(values: BigUint64Array, first: number, count: number): BigUint64Array {
+  return count === values.length ? values : values.subarray(first, first + count);
 }
 
 type KvTier = (typeof TIERS)[number];

@@ -59,17 +59,18 @@ import {
   touch,
 } from "./records";
 import {
+  candidates,
+  chunkAt,
   createTable,
   edgeTag,
   EDGES,
   ENGINES,
   engineTag,
-  home,
+  firstNumber,
+  further,
   insert,
-  pagesFor,
   remove,
-  sizeFound,
-  slotAddress,
+  seek,
 } from "./table";
 import { chain, xxh3 } from "./xxh3";
 
@@ -187,34 +188,35 @@ export function slotCount(slot: u32): u32 {
 // ------------------------------------------------------------------------------------ look-ups
 
 function findEngine(engine: u64, slot: u32): u32 {
-  const tag = engineTag(engine, slot);
-  const pages = pagesFor(ENGINES, tag);
-  let position = home(tag, sizeFound);
-  while (true) {
-    const value = load<u32>(slotAddress(pages, position));
-    if (value == 0) return 0;
-    if (value >>> 28 == (tag & 15)) {
-      const holding = value & NUMBER_MASK;
+  return findNamed(engineTag(engine, slot), engine, slot);
+}
+
+function findNamed(tag: u32, engine: u64, slot: u32): u32 {
+  seek(ENGINES, tag);
+  do {
+    let slots = candidates(chunkAt, tag);
+    while (slots != 0) {
+      const holding = firstNumber(chunkAt, slots);
       const at = holdingAt(holding);
       if (engineOf(at) == engine && slotOf(at) == slot) return holding;
+      slots &= slots - 1;
     }
-    position++;
-  }
+  } while (further());
+  return 0;
 }
 
 function findEdge(tag: u32, parent: u32, local: u64): u32 {
-  const pages = pagesFor(EDGES, tag);
-  let position = home(tag, sizeFound);
-  while (true) {
-    const value = load<u32>(slotAddress(pages, position));
-    if (value == 0) return 0;
-    if (value >>> 28 == (tag & 15)) {
-      const node = value & NUMBER_MASK;
+  seek(EDGES, tag);
+  do {
+    let slots = candidates(chunkAt, tag);
+    while (slots != 0) {
+      const node = firstNumber(chunkAt, slots);
       const at = nodeAt(node);
       if (nodeLocal(at) == local && nodeParent(at) == parent) return node;
+      slots &= slots - 1;
     }
-    position++;
-  }
+  } while (further());
+  return 0;
 }
 
 // ------------------------------------------------------------------------- linking and dropping
@@ -383,16 +385,20 @@ function addCopies(copies: u32, more: u32): u32 {
 
 /**
  * Adds copies of one block below `parent` (0 = none). Returns its holding, or 0 if the engine's name
- * already stands for another block of the lane, or if there is no room (`FULL`).
+ * already stands for another block of the lane, or if there is no room (`FULL`). `nameTag` and `tag`
+ * are the tags of the engine's name and of the block.
  */
-function put(slot: u32, parent: u32, engine: u64, local: u64, copies: u32): u32 {
-  let parentNode = ROOT;
-  let tag = ROOT_TAG;
-  if (parent != 0) {
-    parentNode = nodeOf(holdingAt(parent));
-    tag = nodeTag(nodeAt(parentNode));
-  }
-  const known = findEngine(engine, slot);
+function put(
+  slot: u32,
+  parent: u32,
+  engine: u64,
+  local: u64,
+  copies: u32,
+  nameTag: u32,
+  tag: u32,
+): u32 {
+  const parentNode = parent != 0 ? nodeOf(holdingAt(parent)) : ROOT;
+  const known = findNamed(nameTag, engine, slot);
   if (known != 0) {
     const at = holdingAt(known);
     const node = nodeOf(at);
@@ -414,7 +420,6 @@ function put(slot: u32, parent: u32, engine: u64, local: u64, copies: u32): u32 
     touch(nodeRecord);
     return known;
   }
-  tag = edgeTag(tag, local);
   let node = findEdge(tag, parentNode, local);
   if (node != 0) {
     const old = holdingOn(node, slot);
@@ -448,7 +453,7 @@ function put(slot: u32, parent: u32, engine: u64, local: u64, copies: u32): u32 
   }
   const holding = makeHolding(engine, node, copies, slot);
   addHolder(node, slot, tiersOf(copies), holding, fresh);
-  insert(ENGINES, engineTag(engine, slot), holding);
+  insert(ENGINES, nameTag, holding);
   link(holding, parent, slot);
   const counter = slotAt(slot) + 4;
   store<u32>(counter, load<u32>(counter) + 1);
@@ -476,12 +481,53 @@ export function storeRun(
     if (above == 0) return -1;
   }
   const copies: u32 = 1 << (tier << 2);
+  let tag = above != 0 ? nodeTag(nodeAt(nodeOf(holdingAt(above)))) : ROOT_TAG;
   for (let i: u32 = 0; i < count; i++) {
     const offset = <usize>i << 3;
-    above = put(slot, above, load<u64>(engines + offset), load<u64>(locals + offset), copies);
+    if ((i & (AHEAD - 1)) == 0) tag = lookAhead(tag, slot, count - i, engines + offset, locals + offset);
+    const ahead = <usize>(i & (AHEAD - 1)) << 2;
+    above = put(
+      slot,
+      above,
+      load<u64>(engines + offset),
+      load<u64>(locals + offset),
+      copies,
+      load<u32>(AHEAD_NAMES + ahead),
+      load<u32>(AHEAD_TAGS + ahead),
+    );
     if (above == 0) return i;
   }
   return count;
+}
+
+const AHEAD: u32 = 16;
+const AHEAD_TAGS: usize = memory.data(16 * 4, 4);
+const AHEAD_NAMES: usize = memory.data(16 * 4, 4);
+const AHEAD_NODES: usize = memory.data(16 * 4, 4);
+let touched: u32 = 0;
+
+/**
+ * Computes the tags of the next blocks of a run and reads their places in both tables. No place
+ * depends on what is found in another, so the reads wait for memory together, not one after the
+ * other. Returns the tag of the last of them.
+ */
+function lookAhead(tag: u32, slot: u32, count: u32, engines: usize, locals: usize): u32 {
+  const batch = count < AHEAD ? count : AHEAD;
+  let sum: u32 = 0;
+  for (let i: u32 = 0; i < batch; i++) {
+    const offset = <usize>i << 3;
+    tag = edgeTag(tag, load<u64>(locals + offset));
+    const name = engineTag(load<u64>(engines + offset), slot);
+    store<u32>(AHEAD_TAGS + (<usize>i << 2), tag);
+    store<u32>(AHEAD_NAMES + (<usize>i << 2), name);
+    seek(EDGES, tag);
+    sum += load<u32>(chunkAt);
+    seek(ENGINES, name);
+    sum += load<u32>(chunkAt);
+  }
+  // Kept where the compiler cannot see that nobody asks.
+  touched = sum;
+  return tag;
 }
 
 /**
@@ -512,7 +558,9 @@ export function loadRows(
     }
     const held = <u32>load<u16>(copies + (<usize>i << 1));
     const engine = load<u64>(engines + offset);
-    if (put(slot, above, engine, load<u64>(locals + offset), held) == 0) {
+    const local = load<u64>(locals + offset);
+    const tag = edgeTag(above != 0 ? nodeTag(nodeAt(nodeOf(holdingAt(above)))) : ROOT_TAG, local);
+    if (put(slot, above, engine, local, held, engineTag(engine, slot), tag) == 0) {
       if (load<u32>(RESULT + FULL) == 0) return i;
       bump(EVICTED);
     }
@@ -639,10 +687,6 @@ let depth: u32 = 0;
 let walkNode: u32 = ROOT;
 let walkTag: u32 = ROOT_TAG;
 
-const AHEAD: u32 = 16;
-const AHEAD_TAGS: usize = memory.data(16 * 4, 4);
-const AHEAD_NODES: usize = memory.data(16 * 4, 4);
-
 export function matchBegin(): void {
   depth = 0;
   walkNode = ROOT;
@@ -669,25 +713,20 @@ export function matchFeed(locals: usize, count: u32): bool {
     let tag = walkTag;
     for (let i: u32 = 0; i < batch; i++) {
       tag = edgeTag(tag, load<u64>(locals + (<usize>i << 3)));
-      const pages = pagesFor(EDGES, tag);
+      seek(EDGES, tag);
+      const slots = candidates(chunkAt, tag);
       store<u32>(AHEAD_TAGS + (<usize>i << 2), tag);
-      store<u32>(
-        AHEAD_NODES + (<usize>i << 2),
-        load<u32>(slotAddress(pages, home(tag, sizeFound))),
-      );
+      store<u32>(AHEAD_NODES + (<usize>i << 2), slots == 0 ? 0 : firstNumber(chunkAt, slots));
     }
     let node = walkNode;
     for (let i: u32 = 0; i < batch; i++) {
       const local = load<u64>(locals + (<usize>i << 3));
-      const value = load<u32>(AHEAD_NODES + (<usize>i << 2));
-      const guess = value & NUMBER_MASK;
+      const guess = load<u32>(AHEAD_NODES + (<usize>i << 2));
       const at = nodeAt(guess);
-      if (value != 0 && nodeLocal(at) == local && nodeParent(at) == node) {
+      if (guess != 0 && nodeLocal(at) == local && nodeParent(at) == node) {
         node = guess;
       } else {
-        node = value == 0
-          ? 0
-          : findEdge(load<u32>(AHEAD_TAGS + (<usize>i << 2)), node, local);
+        node = findEdge(load<u32>(AHEAD_TAGS + (<usize>i << 2)), node, local);
         if (node == 0) return false;
       }
       store<u32>(path + (<usize>depth << 2), node);

@@ -7,7 +7,8 @@
  * that a removal finds the lane's suffix without looking at other lanes, and so that walking a lane
  * yields parents before children.
  *
- * Records are numbered from 1; 0 is none. They lie in chunks, found through a table of chunk
+ * Records are numbered from 1; 0 is none; 26 bits are enough for them (64 M, beyond which memory
+ * ends). They lie in chunks, found through a table of chunk
  * addresses, and are reused last freed first: suffixes are freed leaf first, so a chain that comes
  * back gets ascending numbers, which keeps its nodes close together in memory.
  */
@@ -16,7 +17,6 @@ import { reserve, take } from "./arena";
 
 const CHUNK_SHIFT: u32 = 10;
 const CHUNK_RECORDS: u32 = 1 << CHUNK_SHIFT;
-/** Record numbers have 28 bits wherever they are packed; memory ends before that. */
 const MAX_CHUNKS: usize = 65536;
 export const NUMBER_MASK: u32 = 0x0fffffff;
 
