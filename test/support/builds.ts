@@ -21,6 +21,8 @@ export interface BuildOptions extends ChildOptions {
   readonly id: string;
   /** The program's name inside the zip. */
   readonly binaryName?: string;
+  /** Seconds that the first print flag takes. */
+  readonly printDelayS?: number;
   /** Answers to the print flags; a flag without one is "unknown". */
   readonly print?: {
     readonly binaryVersion?: string;
@@ -39,7 +41,7 @@ export interface TestBuild {
 
 /** The shell script that is the program. */
 export function childScript(options: BuildOptions): string {
-  const { id, print = {}, binaryName: _binaryName, ...child } = options;
+  const { id, print = {}, binaryName: _binaryName, printDelayS, ...child } = options;
   const answers: [string, string | undefined][] = [
     ["--print-binary-version", print.binaryVersion ?? id],
     ["--print-protocol-version", print.protocolVersion],
@@ -50,6 +52,9 @@ export function childScript(options: BuildOptions): string {
     .map(([flag, answer]) => `  ${flag}) echo ${quoted(answer ?? "")}; exit 0;;`);
   return [
     "#!/bin/sh",
+    ...(printDelayS === undefined
+      ? []
+      : [`[ "$1" = --print-binary-version ] && sleep ${printDelayS}`]),
     'case "$1" in',
     ...cases,
     '  --print-*) echo "unknown flag: $1" >&2; exit 2;;',
