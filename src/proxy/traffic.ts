@@ -40,8 +40,15 @@ export interface TrafficOptions {
   readonly timeouts?: Partial<Timeouts>;
   /** Addresses, CIDR ranges, or "unix": whose forwarding headers are believed. */
   readonly trustedProxies?: readonly string[];
-  /** Counts exchanges in; undefined from it means that nothing is let in any more. */
-  readonly lifecycle?: { admit(): (() => void) | undefined };
+  /**
+   * Counts exchanges in; undefined from it means that nothing is let in. `ownPaths` are answered
+   * without it: whoever asks how we are must get an answer also then.
+   */
+  readonly lifecycle?: {
+    admit(): (() => void) | undefined;
+    /** False before anything is served (default true): tells apart why nothing is let in. */
+    readonly draining?: boolean;
+  };
   /** Answers what no service is mounted for, and `ownPaths`. Without it: 404. */
   readonly appFetch?: (
     request: Request,
@@ -209,17 +216,22 @@ class Traffic implements TrafficServer, TrafficCore {
   dispatch(exchange: H1Exchange): void {
     this.inflight += 1;
     const { lifecycle, routes } = this.#options;
+    const { path } = exchange;
+    if (this.#ownPaths.has(path)) return void this.#answerOurselves(exchange);
     if (lifecycle !== undefined) {
       const release = lifecycle.admit();
       if (release === undefined) {
         exchange.keepAlive = false;
-        return exchange.fail(new BatonError("draining", "shutting down", { retryAfterS: 1 }));
+        const isEarly = lifecycle.draining === false;
+        return exchange.fail(
+          isEarly
+            ? new BatonError("not_ready", "nothing is served yet", { retryAfterS: 1 })
+            : new BatonError("draining", "shutting down", { retryAfterS: 1 }),
+        );
       }
       exchange.release = release;
     }
     if (exchange.target === "*") return answerOptions(exchange);
-    const { path } = exchange;
-    if (this.#ownPaths.has(path)) return void this.#answerOurselves(exchange);
     const route = routes.match(path);
     if (route === undefined) return void this.#answerOurselves(exchange);
     try {
