@@ -33,7 +33,10 @@ try {
   console.error(error);
   for (const name of ["first", "second"]) {
     try {
-      console.error(`--- ${name}, its last lines:\n${fleet.log(name).slice(-4000)}`);
+      const lines = fleet.log(name).split("\n").filter((line) =>
+        !line.includes('"event":"request"')
+      );
+      console.error(`--- ${name}, its last lines:\n${lines.slice(-40).join("\n")}`);
     } catch { /* It was not started. */ }
   }
 }
@@ -221,7 +224,7 @@ async function rolloutEvents(baton: BatonProcess): Promise<unknown[]> {
       tail = lines.pop() ?? "";
       for (const line of lines) {
         const event = JSON.parse(line);
-        if (event.kind === "generation_published") found.push(event);
+        if ((event.kind ?? event.event) === "traffic_switched") found.push(event);
       }
     }
   } catch { /* The stream of events has no end: it was cut above. */ }

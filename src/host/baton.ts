@@ -27,6 +27,7 @@ import type { HostedService } from "./hosted.ts";
 import { createKvRoom, type KvRoom } from "./kv_room.ts";
 import { removeStaleSocket, serveApp } from "./listeners.ts";
 import { takeOwnership } from "./owner.ts";
+import { hostPool } from "./pool.ts";
 import { readUiFiles } from "./ui_files.ts";
 import { hostUpstream } from "./upstream.ts";
 import { hostVersions } from "./versions.ts";
@@ -182,6 +183,10 @@ class Host implements Baton {
       if (config.versions !== undefined) {
         const own = { ...shared, name, mounts, config: config.versions };
         this.#services.push(await hostVersions(own));
+      } else if (config.pool !== undefined && this.#kv !== undefined) {
+        this.#services.push(
+          await hostPool({ ...shared, name, mounts, config: config.pool, kv: this.#kv }),
+        );
       } else if (config.upstream !== undefined) {
         const available = (): void => lifecycle.available();
         this.#services.push(

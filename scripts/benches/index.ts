@@ -1,0 +1,97 @@
+/**
+ * The prefix index: blocks applied from decoded events, look-ups, memory, pauses while it grows, and
+ * look-ups among events; with two `Map`s of bigint keys as the yardstick.
+ *
+ * Each measurement is a process of its own, pinned to one core. `--full` adds 10 M blocks at 8 and
+ * 1,000 workers and events of one block (the growth curve of docs/performance.md).
+ */
+
+import { execFileSync } from "node:child_process";
+import { join } from "node:path";
+import { type BenchContext, type BenchResult, type Limit } from "../lib/bench.ts";
+import type { RuntimeName } from "../lib/bench.ts";
+
+interface Measured {
+  readonly blocks: number;
+  readonly applied_per_s: number;
+  readonly longest_ms: number;
+  readonly looked_up_per_s: number;
+  readonly churned_per_s: number;
+  readonly p99_us: number;
+  readonly p50_us: number;
+  readonly bytes_each: number;
+  readonly rss_bytes_each: number;
+}
+
+const M = 1_000_000;
+
+export function run(context: BenchContext): Promise<BenchResult> {
+  const full = context.args.includes("--full");
+  const figures: Record<string, number> = {};
+  const limits: Record<string, Limit> = {};
+  const systems: Record<string, Record<string, number>> = {};
+  for (const runtime of context.runtimes) {
+    const results = new Map<string, Measured>();
+    const sizes: [string, string, number, number, number][] = [
+      ["map", "1m_64", M, 64, 64],
+      ["index", "1m_8", M, 8, 64],
+      ["index", "1m_64", M, 64, 64],
+      ["index", "1m_1000", M, 1_000, 64],
+      ["index", "10m_64", 10 * M, 64, 64],
+    ];
+    if (full) {
+      sizes.push(
+        ["index", "10m_8", 10 * M, 8, 64],
+        ["index", "10m_1000", 10 * M, 1_000, 64],
+        ["index", "1m_64_single", M, 64, 1],
+      );
+    }
+    for (const [kind, name, blocks, lanes, perEvent] of sizes) {
+      const result = measure(context, runtime, kind, blocks, lanes, perEvent);
+      results.set(`${kind}_${name}`, result);
+      systems[`${runtime} ${kind} ${name}`] = { ...result };
+      context.say(`${runtime} ${kind} ${name}: ${JSON.stringify(result)}`);
+    }
+    const of = (name: string) => results.get(name) as Measured;
+    const indexes = [...results].filter(([name]) => /^index_(1|10)m_\d+$/.test(name));
+    const each = (field: keyof Measured) => indexes.map(([, measured]) => measured[field]);
+    const main = of("index_1m_64"), large = of("index_10m_64"), map = of("map_1m_64");
+    const put = (name: string, value: number, limit?: Limit) => {
+      figures[`${runtime}_${name}`] = value;
+      if (limit !== undefined) limits[`${runtime}_${name}`] = limit;
+    };
+    put("applied_blocks_per_s", main.applied_per_s, [">=", 2 * M]);
+    put("applied_blocks_per_s_10m", large.applied_per_s);
+    put("churned_blocks_per_s", main.churned_per_s, [">=", 2 * M]);
+    put("looked_up_blocks_per_s", main.looked_up_per_s, [">=", 10 * M]);
+    put("looked_up_blocks_per_s_10m", large.looked_up_per_s);
+    put("lookup_400_p99_us", Math.max(...each("p99_us")), ["<=", 100]);
+    put("longest_pause_ms", Math.max(...each("longest_ms")), ["<=", 10]);
+    put("bytes_per_block_and_worker", Math.max(...each("bytes_each")), ["<=", 64]);
+    put("rss_bytes_per_block_and_worker_10m", large.rss_bytes_each, ["<=", 64]);
+    put("applied_over_map", main.applied_per_s / map.applied_per_s);
+    put("looked_up_over_map", main.looked_up_per_s / map.looked_up_per_s);
+  }
+  return Promise.resolve({ figures, limits, systems });
+}
+
+function measure(
+  context: BenchContext,
+  runtime: RuntimeName,
+  kind: string,
+  blocks: number,
+  lanes: number,
+  perEvent: number,
+): Measured {
+  const file = join(context.root, "scripts/lib/index_load.ts");
+  const command = context.command(
+    runtime,
+    file,
+    kind,
+    String(blocks),
+    String(lanes),
+    String(perEvent),
+  );
+  const output = execFileSync("taskset", ["-c", "0", ...command], { encoding: "utf8" });
+  return JSON.parse(output.trim().split("\n").at(-1) ?? "") as Measured;
+}
