@@ -2,38 +2,398 @@
 
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import type { Lane } from "../../src/kv/lane.ts";
-import { contentOf, laneKey, sourceReplica, store, testReplica } from "./support/replica.ts";
+import type { EngineEvent, EngineStored } from "../../src/kv/engine_event.ts";
+import type { Lane, LaneBatch } from "../../src/kv/lane.ts";
+import {
+  contentOf,
+  laneKey,
+  sourceReplica,
+  store,
+  type TestReplica,
+  testReplica,
+  until,
+} from "./support/replica.ts";
 
 const KEYS = [laneKey("0"), laneKey("1"), laneKey("1", { dpRank: 1 })];
+const [KEY] = KEYS as [typeof KEYS[0]];
 
-test("a joiner takes over every lane of its peer, cursor and all", async () => {
+function lane(replica: TestReplica, key = KEY): Lane {
+  const found = replica.store.lane(key);
+  if (found === undefined) throw new Error("no such lane");
+  return found;
+}
+
+async function close(...replicas: TestReplica[]): Promise<void> {
+  for (const replica of replicas) await replica.close();
+}
+
+test("kv 42: a joiner takes over every lane of its peer, cursor and all", async () => {
   const source = await sourceReplica({ lanes: KEYS });
   for (const [at, key] of KEYS.entries()) {
-    const lane = source.store.lane(key) as Lane;
-    store(lane, 0, BigInt(at + 1), 0, 100);
-    store(lane, 1, BigInt(at + 1), 100, 30);
-    store(lane, 2, BigInt(at + 7), 0, 5);
+    store(lane(source, key), 0, BigInt(at + 1), 0, 100);
+    store(lane(source, key), 1, BigInt(at + 1), 100, 30);
+    store(lane(source, key), 2, BigInt(at + 7), 0, 5);
   }
   const joiner = await testReplica({ lanes: KEYS, peers: [source.url] });
   joiner.recovery.start();
-  try {
-    assert.is(await joiner.recovery.done, "recovered");
-    for (const key of KEYS) {
-      const theirs = source.store.lane(key) as Lane;
-      const ours = joiner.store.lane(key) as Lane;
-      assert.equal(contentOf(ours), contentOf(theirs));
-      assert.is(ours.cursor, 2n);
-      assert.is(ours.epoch, theirs.epoch);
-    }
-    const status = joiner.recovery.status();
-    assert.is(status.lanes.restored, 3);
-    assert.is(status.blocks, 3 * 135);
-    assert.is(joiner.conditions.at(-1)?.ok, true);
-  } finally {
-    await joiner.close();
-    await source.close();
+  assert.is(await joiner.recovery.done, "recovered");
+  for (const key of KEYS) {
+    assert.equal(contentOf(lane(joiner, key)), contentOf(lane(source, key)));
+    assert.is(lane(joiner, key).cursor, 2n);
+    assert.is(lane(joiner, key).epoch, lane(source, key).epoch);
   }
+  assert.is(joiner.recovery.status().lanes.restored, 3);
+  assert.is(joiner.recovery.status().blocks, 3 * 135);
+  assert.is(joiner.conditions.at(-1)?.ok, true);
+  await close(joiner, source);
+});
+
+test("kv 17: the only peer is taken off the list in the middle of the transfer", async () => {
+  const source = await sourceReplica({ lanes: [KEY] });
+  store(lane(source), 0, 1n, 0, 5000);
+  const listeners = new Set<() => void>();
+  let peers = [{ url: source.url, serving: true, terminating: false }];
+  const joiner = await testReplica({
+    lanes: [KEY],
+    discovery: {
+      start: () => Promise.resolve(),
+      stop: () => {},
+      current: () => peers,
+      onChange: (listener) => {
+        listeners.add(listener);
+        return () => listeners.delete(listener);
+      },
+    },
+  });
+  joiner.recovery.start();
+  await until(() => joiner.recovery.status().state === "fetching", "an attempt");
+  peers = [];
+  for (const listener of listeners) listener();
+  assert.is(await joiner.recovery.done, "recovered");
+  assert.is(joiner.recovery.status().attempts.length, 1);
+  assert.equal(contentOf(lane(joiner)), contentOf(lane(source)));
+  await close(joiner, source);
+});
+
+test("kv 31, 33: the listener answers before recovery, with 503 and Retry-After", async () => {
+  const joiner = await testReplica({ lanes: [KEY], peers: ["http://127.0.0.1:9"] });
+  for (const isStarted of [false, true]) {
+    if (isStarted) joiner.recovery.start();
+    const response = await fetch(`${joiner.url}/dump`);
+    assert.is(response.status, 503);
+    assert.is(response.headers.get("retry-after"), "1");
+    assert.is((await response.json() as { error: { code: string } }).error.code, "not_ready");
+  }
+  await close(joiner);
+});
+
+test("kv 37: a joiner is not ready before its peer's dump has come to its end", async () => {
+  let release: () => void = () => {};
+  const gate = new Promise<void>((resolve) => (release = resolve));
+  const source = await sourceReplica({
+    lanes: [KEY],
+    wrap: (app) => async (request) => {
+      await gate;
+      return await app.fetch(request);
+    },
+  });
+  store(lane(source), 0, 1n, 0, 10);
+  const joiner = await testReplica({ lanes: [KEY], peers: [source.url] });
+  joiner.recovery.start();
+  await until(() => joiner.recovery.status().state === "fetching", "an attempt");
+  assert.is(joiner.recovery.recovered, false);
+  assert.is((await fetch(`${joiner.url}/dump`)).status, 503);
+  release();
+  await joiner.recovery.done;
+  assert.is((await fetch(`${joiner.url}/dump`)).status, 200);
+  await close(joiner, source);
+});
+
+test("kv 46, 47: what is held back meets the snapshot's cursor, older is dropped, a hole is replayed", async () => {
+  const source = await sourceReplica({ lanes: KEYS });
+  const batch = (seq: bigint): LaneBatch => ({ seq, events: [storedOf(seq)] });
+  for (const key of KEYS) {
+    for (let seq = 0n; seq <= 50n; seq += 1n) lane(source, key).receive(batch(seq));
+  }
+  const joiner = await testReplica({ lanes: KEYS, peers: [source.url] });
+  const [old, hole, silent] = KEYS as [typeof KEY, typeof KEY, typeof KEY];
+  const asked: bigint[] = [];
+  for (const [at, key] of KEYS.entries()) {
+    const ring = Array.from({ length: [52, 61, 60][at] as number }, (_, seq) => batch(BigInt(seq)));
+    joiner.store.holdAll({ maxBatches: 1000, maxBytes: 1e6 });
+    lane(joiner, key).attach({
+      replay: (from, deliver) => {
+        asked.push(from);
+        for (const one of ring) if (one.seq >= from && !deliver(one)) break;
+        return Promise.resolve({ kind: "complete" });
+      },
+    });
+  }
+  for (let seq = 40n; seq <= 51n; seq += 1n) lane(joiner, old).receive(batch(seq));
+  lane(joiner, hole).receive(batch(60n));
+  joiner.recovery.start();
+  assert.is(await joiner.recovery.done, "recovered");
+  // The source goes on to where each of the joiner's lanes is now.
+  for (let seq = 51n; seq <= 51n; seq += 1n) lane(source, old).receive(batch(seq));
+  for (let seq = 51n; seq <= 60n; seq += 1n) lane(source, hole).receive(batch(seq));
+  for (let seq = 51n; seq <= 59n; seq += 1n) lane(source, silent).receive(batch(seq));
+  assert.is(lane(joiner, old).cursor, 51n);
+  assert.is(lane(joiner, hole).cursor, 60n);
+  assert.ok(asked.every((from) => from >= 50n), "the ring is asked for the hole only");
+  for (const key of KEYS) {
+    assert.is(lane(joiner, key).state === "degraded", false);
+    assert.equal(contentOf(lane(joiner, key)), contentOf(lane(source, key)));
+  }
+  await close(joiner, source);
+});
+
+function storedOf(seq: bigint) {
+  return {
+    kind: "stored" as const,
+    parent: undefined,
+    hashes: BigUint64Array.of(seq + 1_000_000n),
+    tokens: Uint32Array.of(Number(seq), 1, 2, 3),
+    blockSize: 4,
+    tier: "device" as const,
+  };
+}
+
+test("kv 51: a buffer that overflows while the dump comes in means another snapshot", async () => {
+  let release: () => void = () => {};
+  let asked = 0;
+  const gate = new Promise<void>((resolve) => (release = resolve));
+  const source = await sourceReplica({
+    lanes: [KEY],
+    wrap: (app) => async (request) => {
+      asked += 1;
+      const response = await app.fetch(request);
+      // The cut is made now; the bytes come after the joiner's buffer has overflown.
+      const bytes = await response.arrayBuffer();
+      if (asked === 1) await gate;
+      return new Response(bytes, { headers: response.headers });
+    },
+  });
+  store(lane(source), 0, 1n, 0, 3);
+  const joiner = await testReplica({
+    lanes: [KEY],
+    peers: [source.url],
+    config: { maxBufferedBatches: 5 },
+  });
+  joiner.recovery.start();
+  await until(() => asked === 1, "the first request");
+  for (let seq = 1; seq <= 20; seq += 1) {
+    store(lane(source), seq, BigInt(seq + 1), 0, 3);
+    store(lane(joiner), seq, BigInt(seq + 1), 0, 3);
+  }
+  release();
+  assert.is(await joiner.recovery.done, "recovered");
+  assert.is(asked, 2);
+  assert.is(lane(joiner).state, "live");
+  assert.is(lane(joiner).cursor, 20n);
+  assert.equal(contentOf(lane(joiner)), contentOf(lane(source)));
+  await close(joiner, source);
+});
+
+test("events that go on while the dump is written are neither lost nor taken twice", async () => {
+  const keys = Array.from({ length: 8 }, (_, worker) => laneKey(String(worker)));
+  const source = await sourceReplica({ lanes: keys });
+  const joiner = await testReplica({ lanes: keys, peers: [source.url] });
+  for (const key of keys) store(lane(source, key), 0, 1n, 0, 3000);
+  let seq = 0;
+  const publish = (): void => {
+    seq += 1;
+    for (const key of keys) {
+      for (const replica of [source, joiner]) {
+        store(lane(replica, key), seq, BigInt(seq % 40 + 2), 0, 3);
+      }
+    }
+  };
+  const timer = setInterval(publish, 1);
+  joiner.recovery.start();
+  assert.is(await joiner.recovery.done, "recovered");
+  clearInterval(timer);
+  publish();
+  for (const key of keys) {
+    await until(() => lane(joiner, key).cursor === lane(source, key).cursor, "the same cursor");
+    assert.equal(contentOf(lane(joiner, key)), contentOf(lane(source, key)));
+    assert.is(lane(joiner, key).state, "live");
+  }
+  await close(joiner, source);
+});
+
+test("kv 58: a salted parent in the snapshot, an unsalted live child: hashed with the parent's salt", async () => {
+  const source = await sourceReplica({ lanes: [KEY] });
+  const joiner = await testReplica({ lanes: [KEY], peers: [source.url] });
+  lane(source).receive({ seq: 0n, events: [engineStored(1n, undefined, { salt: "tenant-a" })] });
+  joiner.recovery.start();
+  assert.is(await joiner.recovery.done, "recovered");
+  const child = { seq: 1n, events: [engineStored(2n, 1n)] };
+  lane(source).receive(child);
+  lane(joiner).receive(child);
+  const unsalted = await sourceReplica({ lanes: [KEY] });
+  lane(unsalted).receive({ seq: 0n, events: [engineStored(1n, undefined), engineStored(2n, 1n)] });
+  assert.is(contentOf(lane(joiner)).length, 2);
+  assert.equal(contentOf(lane(joiner)), contentOf(lane(source)));
+  assert.is.not(contentOf(lane(joiner)).join(), contentOf(lane(unsalted)).join());
+  await close(joiner, source, unsalted);
+});
+
+test("kv 59: a learned cache group is restored, so that a removal that only names it counts", async () => {
+  const source = await sourceReplica({ lanes: [KEY] });
+  const joiner = await testReplica({ lanes: [KEY], peers: [source.url] });
+  const group = { groupIndex: 3, specKind: "full_attention" };
+  lane(source).receive({
+    seq: 0n,
+    events: [engineStored(1n, undefined, group), engineStored(2n, undefined, group)],
+  });
+  joiner.recovery.start();
+  assert.is(await joiner.recovery.done, "recovered");
+  assert.is(contentOf(lane(joiner)).length, 2);
+  const removal: EngineEvent = {
+    kind: "engine_removed",
+    hashes: BigUint64Array.of(1n),
+    medium: undefined,
+    groupIndex: 3,
+    specKind: undefined,
+    locality: undefined,
+  };
+  for (const replica of [source, joiner]) lane(replica).receive({ seq: 1n, events: [removal] });
+  assert.is(contentOf(lane(joiner)).length, 1);
+  assert.equal(contentOf(lane(joiner)), contentOf(lane(source)));
+  await close(joiner, source);
+});
+
+function engineStored(
+  hash: bigint,
+  parent: bigint | undefined,
+  more: Partial<EngineStored> = {},
+): EngineStored {
+  return {
+    kind: "engine_stored",
+    hashes: BigUint64Array.of(hash),
+    parent,
+    tokens: Uint32Array.of(1, 2, 3, Number(hash)),
+    isBigram: false,
+    blockSize: 4,
+    lora: undefined,
+    salt: undefined,
+    extraKeys: undefined,
+    multimodal: undefined,
+    isArray: false,
+    medium: undefined,
+    groupIndex: undefined,
+    specKind: undefined,
+    locality: undefined,
+    ...more,
+  };
+}
+
+test("lanes come from different peers, and what nobody has begins cold", async () => {
+  const [one, two, none] = KEYS as [typeof KEY, typeof KEY, typeof KEY];
+  const a = await sourceReplica({ lanes: [one] });
+  const b = await sourceReplica({ lanes: [two] });
+  store(lane(a, one), 0, 1n, 0, 10);
+  store(lane(b, two), 0, 2n, 0, 20);
+  const joiner = await testReplica({ lanes: KEYS, peers: [a.url, b.url] });
+  joiner.recovery.start();
+  assert.is(await joiner.recovery.done, "recovered");
+  const reports = joiner.recovery.status().laneReports;
+  assert.equal(reports.map(({ source, outcome }) => [source, outcome]), [
+    [a.url, "restored"],
+    [b.url, "restored"],
+    [undefined, "cold"],
+  ]);
+  assert.is(lane(joiner, none).isHeld, false);
+  store(lane(joiner, none), 0, 9n, 0, 4);
+  assert.is(lane(joiner, none).state, "live");
+  await close(joiner, a, b);
+});
+
+test("a restored replica is a source for the next one", async () => {
+  const first = await sourceReplica({ lanes: [KEY] });
+  store(lane(first), 0, 1n, 0, 500);
+  const second = await testReplica({ lanes: [KEY], peers: [first.url] });
+  second.recovery.start();
+  await second.recovery.done;
+  await first.close();
+  const third = await testReplica({ lanes: [KEY], peers: [second.url] });
+  third.recovery.start();
+  assert.is(await third.recovery.done, "recovered");
+  assert.equal(contentOf(lane(third)), contentOf(lane(second)));
+  assert.is(contentOf(lane(third)).length, 500);
+  await close(second, third);
+});
+
+test("many joiners at once: the source serves two dumps at a time, and all get ready", async () => {
+  const source = await sourceReplica({ lanes: [KEY] });
+  store(lane(source), 0, 1n, 0, 20_000);
+  const joiners = await Promise.all(
+    Array.from({ length: 6 }, () => testReplica({ lanes: [KEY], peers: [source.url] })),
+  );
+  for (const joiner of joiners) joiner.recovery.start();
+  for (const joiner of joiners) {
+    assert.is(await joiner.recovery.done, "recovered");
+    assert.is(lane(joiner).blocks, 20_000);
+  }
+  await close(source, ...joiners);
+});
+
+test("mistake 1: two replicas without an index, each the other's only peer, both get ready", async () => {
+  const ports: TestReplica[] = [];
+  const peers: string[][] = [[], []];
+  for (const own of peers) {
+    ports.push(
+      await testReplica({
+        lanes: [KEY],
+        discovery: {
+          start: () => Promise.resolve(),
+          stop: () => {},
+          current: () => own.map((url) => ({ url, serving: undefined, terminating: false })),
+          onChange: () => () => {},
+        },
+      }),
+    );
+  }
+  const [a, b] = ports as [TestReplica, TestReplica];
+  peers[0]?.push(b.url);
+  peers[1]?.push(a.url);
+  a.recovery.start();
+  b.recovery.start();
+  const states = await Promise.all([a.recovery.done, b.recovery.done]);
+  for (const state of states) assert.ok(state === "empty_bootstrap" || state === "recovered");
+  await close(a, b);
+});
+
+test("the token is asked for, and a joiner that has it recovers", async () => {
+  const source = await sourceReplica({ lanes: [KEY], token: "s3cret" });
+  store(lane(source), 0, 1n, 0, 10);
+  assert.is((await fetch(`${source.url}/dump`)).status, 401);
+  const stranger = await testReplica({
+    lanes: [KEY],
+    peers: [source.url],
+    config: { recoveryBudgetMs: 300 },
+  });
+  stranger.recovery.start();
+  assert.is(await stranger.recovery.done, "degraded");
+  assert.match(stranger.recovery.status().attempts[0]?.reason ?? "", /status 401/);
+  const friend = await testReplica({ lanes: [KEY], peers: [source.url], token: "s3cret" });
+  friend.recovery.start();
+  assert.is(await friend.recovery.done, "recovered");
+  assert.is(lane(friend).blocks, 10);
+  await close(source, stranger, friend);
+});
+
+test("compressed when it is asked for, to the same end", async () => {
+  const source = await sourceReplica({ lanes: [KEY] });
+  store(lane(source), 0, 1n, 0, 5000);
+  const plain = await fetch(`${source.url}/dump`, { headers: { "accept-encoding": "identity" } });
+  const plainBytes = (await plain.arrayBuffer()).byteLength;
+  const joiner = await testReplica({ lanes: [KEY], peers: [source.url], config: { gzip: true } });
+  joiner.recovery.start();
+  assert.is(await joiner.recovery.done, "recovered");
+  assert.equal(contentOf(lane(joiner)), contentOf(lane(source)));
+  assert.ok(joiner.recovery.status().bytes < plainBytes * 0.9);
+  await close(joiner, source);
 });
 
 test.run();
