@@ -69,6 +69,7 @@ test("SIGTERM: nothing is let in any more, what was let in ends, and the exit co
     const refused = await fetch(`${baton.traffic}/late`);
     assert.is(refused.status, 503);
     assert.is((await refused.json()).error.code, "draining");
+    assert.equal(await json(`${baton.traffic}/healthz`), [], "it still tells how it is");
     const status = await json(`${baton.admin}/drain/status`);
     assert.is(status.inflight, 1);
     assert.is(status.targets[0].leases, 1);
@@ -196,6 +197,9 @@ test("a roll-out by the command line: publish, swap under requests, status, logs
     };
     try {
       assert.is((await fetch(`${baton.traffic}/readyz`)).status, 503);
+      const early = await fetch(`${baton.traffic}/devshard/v1/work`);
+      assert.is(early.status, 503);
+      assert.is((await early.json()).error.code, "not_ready");
       await cli("publish", "v1", await build("one"));
       await until(async () => (await fetch(`${baton.traffic}/readyz`)).status === 200, "ready");
       const seen = new Map<string, number>();

@@ -1,0 +1,181 @@
+/** The command line without a running Baton: arguments, help, check, publish, exit codes. */
+
+import { test } from "uvu";
+import * as assert from "uvu/assert";
+import { readFileSync } from "node:fs";
+import { readFile, writeFile } from "node:fs/promises";
+import { parseArguments, UsageError } from "../../src/cli/arguments.ts";
+import { statusText } from "../../src/cli/status_text.ts";
+import { BATON_VERSION } from "../../src/version.ts";
+import { runBaton } from "../support/baton_process.ts";
+import { inScratch } from "../support/scratch.ts";
+
+const RULES = { options: ["config", "lines"], flags: ["follow"], plain: [1, 2] } as const;
+const parse = (...words: string[]) => parseArguments(words, RULES);
+
+function usageError(action: () => unknown): string {
+  try {
+    action();
+  } catch (error) {
+    if (error instanceof UsageError) return error.message;
+    throw error;
+  }
+  return "no error";
+}
+
+test("options take the next word or what follows the equals sign, flags take none", () => {
+  const given = parse("v1", "--config", "a.json", "--follow", "--lines=5");
+  assert.equal(given.plain, ["v1"]);
+  assert.is(given.option("config"), "a.json");
+  assert.is(given.whole("lines", 0, 10), 5);
+  assert.ok(given.flag("follow"));
+  assert.not(parse("v1").flag("follow"));
+  assert.is(parse("v1").option("config"), undefined);
+  assert.equal(parse("--", "--follow").plain, ["--follow"]);
+});
+
+test("what a verb does not take is refused", () => {
+  assert.is(usageError(() => parse("v1", "--what")), "unknown option --what");
+  assert.is(usageError(() => parse("v1", "-f")), "unknown option -f");
+  assert.is(usageError(() => parse("v1", "--config")), "--config needs a value");
+  assert.is(usageError(() => parse("v1", "--follow=yes")), "--follow takes no value");
+  assert.is(usageError(() => parse()), "an argument is missing");
+  assert.is(usageError(() => parse("a", "b", "c")), "unexpected argument c");
+  for (const lines of ["11", "-1", "x", "1.5", ""]) {
+    const message = usageError(() => parse("v1", `--lines=${lines}`).whole("lines", 0, 10));
+    assert.is(message, "--lines must be a whole number from 0 to 10");
+  }
+});
+
+test("help lists every verb, and each verb has its own", async () => {
+  const { code, stdout } = await runBaton(["help"]);
+  assert.is(code, 0);
+  const verbs = [...stdout.matchAll(/^ {2}(\w+) {2,}/gm)].map(([, verb]) => verb ?? "");
+  assert.ok(verbs.includes("serve") && verbs.includes("rollback"), stdout);
+  const one = await runBaton(["publish", "--help"]);
+  assert.match(one.stdout, "usage: baton publish <version> <file>");
+});
+
+test("an unknown verb and a wrong option end with code 2", async () => {
+  const unknown = await runBaton(["server"]);
+  assert.is(unknown.code, 2);
+  assert.match(unknown.stderr, 'there is no verb "server"');
+  const wrong = await runBaton(["check", "--colour"]);
+  assert.is(wrong.code, 2);
+  assert.match(wrong.stderr, "unknown option --colour");
+  assert.match(wrong.stderr, "usage: baton check");
+});
+
+test("the version is the package's", async () => {
+  const root = new URL("../../", import.meta.url);
+  assert.is(JSON.parse(readFileSync(new URL("package.json", root), "utf8")).version, BATON_VERSION);
+  const { stdout } = await runBaton(["version"]);
+  assert.match(stdout, `baton ${BATON_VERSION} (${"Deno" in globalThis ? "deno" : "node"} `);
+});
+
+test("check names what would be served", async () => {
+  await inScratch(async (folder) => {
+    const file = `${folder}/baton.json`;
+    const services = {
+      shard: { mount: ["/", "/devshard"], versions: { oracle: "file:./versions.json" } },
+      plain: { mount: "/plain", upstream: "http://127.0.0.1:3000" },
+    };
+    await writeFile(file, JSON.stringify({ services, listen: { peer: "127.0.0.1:8082" } }));
+    const { code, stdout } = await runBaton(["check", "--config", file]);
+    assert.is(code, 0);
+    assert.match(stdout, "traffic 0.0.0.0:8080, admin 127.0.0.1:8081, peer 127.0.0.1:8082\n");
+    assert.match(stdout, "service shard at /, /devshard: versions from file:./versions.json\n");
+    assert.match(stdout, "service plain at /plain: upstream http://127.0.0.1:3000\n");
+    assert.ok(stdout.endsWith("ok\n"));
+  });
+});
+
+test("publish writes an artifact and its entry; what it cannot publish changes nothing", async () => {
+  await inScratch(async (folder) => {
+    const oracle = `${folder}/versions.json`;
+    const program = `${folder}/app`;
+    await writeFile(program, "#!/bin/sh\nexit 0\n");
+    const args = ["--oracle", oracle, "--binary-name", "app"];
+    const done = await runBaton(["publish", "v1", program, ...args]);
+    assert.is(done.code, 0, done.stderr);
+    const published = JSON.parse(done.stdout);
+    const listed = JSON.parse(await readFile(oracle, "utf8"));
+    assert.is(listed.versions[0].name, "v1");
+    assert.is(listed.versions[0].sha256, published.sha256);
+    const before = await readFile(oracle, "utf8");
+    for (const bad of [["../v1", program], ["v1", `${folder}/absent`], ["v1", folder]]) {
+      const failed = await runBaton(["publish", ...bad, ...args]);
+      assert.is(failed.code, 1, bad.join(" "));
+      assert.match(failed.stderr, /^baton publish: /);
+    }
+    assert.is(await readFile(oracle, "utf8"), before);
+  });
+});
+
+test("publish and logs ask for a service when the configuration leaves it open", async () => {
+  await inScratch(async (folder) => {
+    const file = `${folder}/baton.json`;
+    const versions = (name: string) => ({
+      mount: `/${name}`,
+      versions: { oracle: `file:${folder}/${name}.json`, binaryName: "app" },
+    });
+    await writeFile(file, JSON.stringify({ services: { a: versions("a"), b: versions("b") } }));
+    const publish = await runBaton(["publish", "v1", file, "--config", file]);
+    assert.is(publish.code, 2);
+    assert.match(publish.stderr, "several services have versions (a, b); say --service <name>");
+    const logs = await runBaton(["logs", "v1", "--config", file]);
+    assert.is(logs.code, 2);
+    assert.match(logs.stderr, "there is no log of a version v1");
+  });
+});
+
+test("verbs that ask a running Baton say when nobody answers", async () => {
+  const { code, stderr } = await runBaton(["status", "--admin", "http://127.0.0.1:1"]);
+  assert.is(code, 1);
+  assert.match(stderr, "baton status: no answer from http://127.0.0.1:1");
+});
+
+test("the status text shows generations, what is missing, and who owes answers", () => {
+  const text = statusText({
+    url: "http://127.0.0.1:8081",
+    ready: {
+      ready: false,
+      draining: false,
+      inflight: 3,
+      conditions: [
+        { name: "serving", ok: true, reason: "serving" },
+        { name: "recovery", ok: false, reason: "3 of 8 lanes" },
+      ],
+    },
+    drain: { targets: [{ service: "shard", version: "v1", leases: 0 }] },
+    versions: {
+      versions: [
+        {
+          service: "shard",
+          name: "v1",
+          generations: [{ generation: 2, role: "current", phase: "running", buildId: "b7" }],
+        },
+        {
+          service: "shard",
+          name: "v2",
+          goal: "run",
+          generations: [],
+          lastError: { message: "no" },
+        },
+      ],
+    },
+    workers: { workers: [{ id: "0", lanes: [] }] },
+    peers: { peers: [] },
+    recovery: { state: "fetching", blocks: 12 },
+  });
+  const lines = text.split("\n");
+  assert.is(lines[0], "baton at http://127.0.0.1:8081: not ready, 3 in flight");
+  assert.is(lines[1], "  waiting for recovery: 3 of 8 lanes");
+  assert.match(text, /shard +v1 +2 +current +running/);
+  assert.match(text, /shard +v2 .* no/);
+  assert.match(text, "state fetching, blocks 12");
+  assert.not.match(text, "owing answers");
+  assert.not.match(text, "peers");
+});
+
+test.run();
