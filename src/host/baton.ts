@@ -7,7 +7,6 @@ import type { LoadedConfig } from "../config/load.ts";
 import { peerAddress } from "../config/rules.ts";
 import { readSecret } from "../config/secret.ts";
 import type { Config } from "../config/schema.ts";
-import { mountsOf } from "../config/service.ts";
 import { printAddress } from "../config/values.ts";
 import { createAdminApp } from "../http/admin.ts";
 import { createPeerApp } from "../http/peer.ts";
@@ -23,14 +22,10 @@ import { startTraffic, type TrafficServer } from "../proxy/traffic.ts";
 import type { Address, HttpServer, Runtime } from "../runtime/runtime.ts";
 import { stopGraceMs } from "../supervisor/stop_grace.ts";
 import { BATON_VERSION } from "../version.ts";
-import type { HostedService } from "./hosted.ts";
-import { createKvRoom, type KvRoom } from "./kv_room.ts";
 import { removeStaleSocket, serveApp } from "./listeners.ts";
 import { takeOwnership } from "./owner.ts";
-import { hostPool } from "./pool.ts";
+import { type HostedServices, hostServices } from "./services.ts";
 import { readUiFiles } from "./ui_files.ts";
-import { hostUpstream } from "./upstream.ts";
-import { hostVersions } from "./versions.ts";
 
 export interface Baton {
   readonly lifecycle: Lifecycle;
@@ -63,6 +58,8 @@ export async function startBaton(
   return host;
 }
 
+const NO_SERVICES: HostedServices = { list: [], kv: undefined, start: () => {} };
+
 class Host implements Baton {
   readonly lifecycle: Lifecycle;
   readonly #runtime: Runtime;
@@ -70,11 +67,10 @@ class Host implements Baton {
   readonly #config: Config;
   readonly #metrics: Metrics;
   readonly #ending = new AbortController();
-  readonly #services: HostedService[] = [];
+  #services: HostedServices = NO_SERVICES;
   /** Undone in reverse at the end. */
   readonly #undo: (() => void | Promise<void>)[] = [];
   #events: EventJournal;
-  #kv: KvRoom | undefined;
   #traffic: TrafficServer | undefined;
   #admin: HttpServer | undefined;
   #peer: HttpServer | undefined;
@@ -115,14 +111,7 @@ class Host implements Baton {
     this.#observe();
     await this.#buildServices();
     await this.#listen();
-    for (const service of this.#services) {
-      service.start().catch((error) =>
-        this.#log.error("service_start_failed", { service: service.service.name, error })
-      );
-    }
-    this.#kv?.start();
-    // Without a service of its own, the host serves the peers alone.
-    if (this.#services.length === 0) this.lifecycle.available();
+    this.#services.start();
   }
 
   async #openState(): Promise<void> {
@@ -157,43 +146,20 @@ class Host implements Baton {
       .collect((gauge) => gauge.set(lifecycle.inflight));
     this.#metrics.gauge("baton_host_state", "1 for the state that the host is in.", ["state"])
       .collect((gauge) => gauge.set(1, { state: lifecycle.state }));
-    lifecycle.reportTargets(() => this.#services.flatMap((service) => service.targets()));
+    lifecycle.reportTargets(() => this.#services.list.flatMap((service) => service.targets()));
   }
 
   async #buildServices(): Promise<void> {
-    const { services, replica, stateDir } = this.#config;
-    const { lifecycle } = this;
-    const shared = {
+    const services = await hostServices({
       runtime: this.#runtime,
-      clock: this.#runtime.clock,
       log: this.#log,
       metrics: this.#metrics,
       events: this.#events,
-      lifecycle,
-      stateDir,
-      reservedPorts: this.#ownPorts(),
-    };
-    const pools = Object.values(services).some((service) => service.pool !== undefined);
-    if (pools || peerAddress(this.#config) !== undefined) {
-      this.#kv = await createKvRoom({ ...shared, replica, workersListed: Promise.resolve() });
-      this.#undo.push(() => this.#kv?.stop());
-    }
-    for (const [name, config] of Object.entries(services)) {
-      const mounts = mountsOf(config);
-      if (config.versions !== undefined) {
-        const own = { ...shared, name, mounts, config: config.versions };
-        this.#services.push(await hostVersions(own));
-      } else if (config.pool !== undefined && this.#kv !== undefined) {
-        this.#services.push(
-          await hostPool({ ...shared, name, mounts, config: config.pool, kv: this.#kv }),
-        );
-      } else if (config.upstream !== undefined) {
-        const available = (): void => lifecycle.available();
-        this.#services.push(
-          hostUpstream({ ...shared, name, mounts, url: config.upstream, available }),
-        );
-      }
-    }
+      lifecycle: this.lifecycle,
+      config: this.#config,
+    });
+    this.#services = services;
+    this.#undo.push(() => services.kv?.stop());
   }
 
   async #listen(): Promise<void> {
@@ -206,11 +172,11 @@ class Host implements Baton {
       this.#peer = await serveApp(runtime, log, "peer", peer, this.#peerApp());
     }
     const routes = new Routes();
-    routes.replace(this.#services.map((one) => one.service));
+    routes.replace(this.#services.list.map((one) => one.service));
     const app = createTrafficApp({
       log,
       lifecycle: this.lifecycle,
-      versions: () => this.#services.flatMap((one) => one.health ?? []),
+      versions: () => this.#services.list.flatMap((one) => one.health ?? []),
     });
     if (listen.traffic.kind === "unix") await removeStaleSocket(runtime, listen.traffic.path);
     this.#traffic = await startTraffic({
@@ -247,10 +213,10 @@ class Host implements Baton {
       events: this.#events,
       version: BATON_VERSION,
       ...(token === undefined ? {} : { readToken: () => readSecret(this.#runtime, token) }),
-      versions: () => this.#services.flatMap((one) => one.operator ?? []),
-      workers: () => this.#services.flatMap((one) => one.workers?.() ?? []),
-      peers: () => this.#kv?.peers() ?? [],
-      recovery: () => this.#kv?.recovery() ?? { state: "recovery_disabled" },
+      versions: () => this.#services.list.flatMap((one) => one.operator ?? []),
+      workers: () => this.#services.list.flatMap((one) => one.workers?.() ?? []),
+      peers: () => this.#services.kv?.peers() ?? [],
+      recovery: () => this.#services.kv?.recovery() ?? { state: "recovery_disabled" },
       ui: await readUiFiles(this.#runtime.files),
       ending: this.#ending.signal,
     });
@@ -262,16 +228,8 @@ class Host implements Baton {
       log: this.#log,
       lifecycle: this.lifecycle,
       ...(token === undefined ? {} : { readToken: () => readSecret(this.#runtime, token) }),
-      apps: this.#kv?.apps ?? [],
+      apps: this.#services.kv?.apps ?? [],
     });
-  }
-
-  /** Ports that no child may get. */
-  #ownPorts(): number[] {
-    const { traffic, admin } = this.#config.listen;
-    return [traffic, admin, peerAddress(this.#config)].flatMap((address) =>
-      address?.kind === "tcp" && address.port !== 0 ? [address.port] : []
-    );
   }
 
   // ----------------------------------------------------------------------------- the way down
@@ -296,7 +254,7 @@ class Host implements Baton {
       lifecycle: this.lifecycle,
       clock: this.#runtime.clock,
       log: this.#log,
-      parts: this.#services.map((service) => service.part),
+      parts: this.#services.list.map((service) => service.part),
       listeners: {
         close: async () => {
           await Promise.all([this.#traffic?.close(), this.#peer?.close()]);
