@@ -33,11 +33,17 @@ async function writeBody(
 ): Promise<void> {
   const cancel = () => void reader.cancel().catch(() => {});
   outgoing.once("close", cancel);
+  // A body may fail while nobody awaits its next chunk, because the client does not read.
+  const read = () => {
+    const chunk = reader.read();
+    chunk.catch(() => outgoing.destroy());
+    return chunk;
+  };
   const headers = headersOf(response.headers);
-  let next = reader.read();
+  let next = read();
   const first = await orNothingYet(next);
   if (first !== undefined && !first.done) {
-    next = reader.read();
+    next = read();
     const second = await orNothingYet(next);
     if (second?.done) {
       // All of it is here: one write, with its length.
@@ -53,7 +59,7 @@ async function writeBody(
     const { done, value } = await next;
     if (done) break;
     await write(outgoing, value);
-    next = reader.read();
+    next = read();
   }
   outgoing.end();
 }
