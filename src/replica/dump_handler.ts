@@ -39,6 +39,8 @@ export interface DumpHandlerOptions {
 /** Header that names the answering replica, so that one can tell oneself from others. */
 export const REPLICA_HEADER = "baton-replica";
 
+type Slice = Uint8Array<ArrayBuffer>;
+
 const MOST_LANE_FILTERS = 256;
 
 /**
@@ -59,6 +61,15 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
   };
 
   const dump = (c: Context): Response => {
+    try {
+      return answer(c);
+    } catch (error) {
+      log.error("dump_failed", { error });
+      return refuse(error instanceof BatonError ? error : new BatonError("internal", "no dump"));
+    }
+  };
+
+  const answer = (c: Context): Response => {
     if (!options.recovered()) {
       return refuse(
         new BatonError("not_ready", "this replica has not recovered its index yet", {
@@ -88,8 +99,6 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
         }),
       );
     }
-    running += 1;
-    metrics.started();
     const startedMs = runtime.clock.monotonic();
     let lanes = 0;
     let blocks = 0;
@@ -112,7 +121,12 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
       if (end === "complete") log.info("dump_served", fields);
       else log.warn("dump_broken_off", { ...fields, error });
     };
-    const body = dumpBody(json ? dynamoSlices(source) : dumpSlices(source), {
+    const slices = json ? dynamoSlices(source) : dumpSlices(source);
+    // What fails at once can still be said with a status; later only a broken body says it.
+    const first = slices.next();
+    running += 1;
+    metrics.started();
+    const body = dumpBody(first.done === true ? slices : resumed(first.value, slices), {
       clock: runtime.clock,
       idleTimeoutMs,
       onEnd,
@@ -132,6 +146,11 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
   };
 
   return new Hono().get("/dump", dump);
+}
+
+function* resumed(first: Slice, rest: Iterator<Slice, void>): Generator<Slice, void> {
+  yield first;
+  for (let next = rest.next(); next.done !== true; next = rest.next()) yield next.value;
 }
 
 /** `?lane=<JSON of [model, group, worker, dpRank]>`, as often as there are lanes to ask for. */

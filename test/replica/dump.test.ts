@@ -138,7 +138,7 @@ test("kv 57: hashes and cursors above 2^53 come through bit for bit", async () =
   sameCut((await read(write(new Shelf([cut])))).cuts[0], cut, "large numbers");
 });
 
-test("no number in a dump needs more than 53 bits", async () => {
+test("no number in a dump needs more than 53 bits", () => {
   for (const line of lines(write(new Shelf(CUTS)))) {
     for (const digits of line.replace(/"(?:[^"\\]|\\.)*"/g, '""').match(/\d+/g) ?? []) {
       assert.ok(Number.isSafeInteger(Number(digits)), line.slice(0, 200));
