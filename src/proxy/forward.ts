@@ -24,7 +24,7 @@ import {
 } from "./head.ts";
 import type { Lease, Target } from "./target.ts";
 import { DEFAULT_TIMEOUTS, type Timeouts } from "./timeouts.ts";
-import { Tunnel } from "./tunnel.ts";
+import { Tunnel, type TunnelOptions } from "./tunnel.ts";
 import {
   UpstreamConnection,
   type UpstreamOptions,
@@ -45,6 +45,8 @@ export interface ForwardSetup {
   readonly connectTries?: number;
   /** Adds `x-baton-generation: <version>#<generation>` to answers. */
   readonly showGeneration?: boolean;
+  /** How long a side of a tunnel may be silent after the other's FIN (default 30 s). */
+  readonly halfClosedMs?: number;
   readonly deadlines?: Deadlines;
 }
 
@@ -69,6 +71,7 @@ class Engine {
   readonly timeouts: Timeouts;
   readonly connectTries: number;
   readonly showGeneration: boolean;
+  readonly tunnels: Pick<TunnelOptions, "deadlines" | "now" | "halfClosedMs">;
   readonly #pools = new WeakMap<Target, UpstreamPool>();
   readonly #upstream: UpstreamOptions;
 
@@ -78,11 +81,14 @@ class Engine {
     this.timeouts = { ...DEFAULT_TIMEOUTS, ...setup.timeouts };
     this.connectTries = setup.connectTries ?? 3;
     this.showGeneration = setup.showGeneration ?? false;
+    const deadlines = setup.deadlines ?? new Deadlines(runtime.clock);
+    const now = () => runtime.clock.monotonic();
+    this.tunnels = { deadlines, now, halfClosedMs: setup.halfClosedMs ?? 30_000 };
     this.#upstream = {
       net: runtime.net,
       latin1: runtime.wire.latin1,
-      deadlines: setup.deadlines ?? new Deadlines(runtime.clock),
-      now: () => runtime.clock.monotonic(),
+      deadlines,
+      now,
       idleMs: setup.idleConnectionMs ?? 4000,
       mostIdle: setup.mostIdleConnections ?? 256,
       headLimitBytes: setup.answerHeadBytes ?? 65536,
@@ -146,7 +152,10 @@ class Relay implements RequestSink, UpstreamUser {
     if (this.#exchange.finished) return this.#finish("client_closed", 499);
     this.#lease.cut = (reason) => this.#cut(reason);
     this.#exchange.attach(this);
-    const idle = this.#pool.take(this.#mayRepeat);
+    // A connection that changes its protocol is spent: it starts as a fresh one, which is never stale.
+    const idle = this.#exchange.upgrade === undefined
+      ? this.#pool.take(this.#mayRepeat)
+      : undefined;
     if (idle === undefined) this.#connect();
     else this.#send(idle);
   }
@@ -367,10 +376,14 @@ class Relay implements RequestSink, UpstreamUser {
     }
     this.#status = 101;
     this.#lease.kind = "tunnel";
-    const tunnel = new Tunnel(asked === "websocket", (reason, bytes) => {
-      this.#bytesToClient = bytes;
-      this.#exchange.closeTunnel(reason, bytes);
-      this.#finish(reason === undefined ? "complete" : "cut", 101, reason);
+    const tunnel = new Tunnel({
+      ...this.#engine.tunnels,
+      isWebSocket: asked === "websocket",
+      ended: (reason, bytes) => {
+        this.#bytesToClient = bytes;
+        this.#exchange.closeTunnel(reason, bytes);
+        this.#finish(reason === undefined ? "complete" : "cut", 101, reason);
+      },
     });
     this.#tunnel = tunnel;
     this.#lease.warn = () => tunnel.warn();
@@ -460,7 +473,8 @@ class Relay implements RequestSink, UpstreamUser {
       if (result === "complete" && this.#requestEnded) upstream.finish(true);
       else upstream.destroy();
     }
-    this.#lease.release();
+    const isCut = result === "cut" || (result === "upstream_failed" && !retriable);
+    this.#lease.release(isCut ? reason ?? result : undefined);
     const outcome: ForwardOutcome = {
       result,
       status,

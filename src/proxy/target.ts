@@ -34,7 +34,8 @@ export interface Lease {
   /** Set for WebSockets: tells both sides that the end is near (Close 1001). Call it before `cut`. */
   warn?: () => void;
   readonly released: boolean;
-  release(): void;
+  /** `failure`: why the exchange did not come to its end, if it did not. */
+  release(failure?: string): void;
 }
 
 export class Target {
@@ -47,6 +48,7 @@ export class Target {
   readonly logFields: Readonly<Record<string, unknown>>;
   #connectFailures = 0;
   #failureListeners: ((failures: number, error: unknown) => void)[] = [];
+  #cutListeners: ((lease: Lease, failure: string) => void)[] = [];
   readonly #leases = new Set<CountedLease>();
   #retired = false;
   #drained: Promise<void> | undefined;
@@ -115,6 +117,11 @@ export class Target {
     for (const listener of this.#failureListeners) listener(this.#connectFailures, error);
   }
 
+  /** Called, before the lease is gone, for each exchange that did not come to its end. */
+  onCut(listener: (lease: Lease, failure: string) => void): void {
+    this.#cutListeners.push(listener);
+  }
+
   get connectFailures(): number {
     return this.#connectFailures;
   }
@@ -140,7 +147,10 @@ export class Target {
     return [...this.#leases];
   }
 
-  readonly #release = (lease: CountedLease): void => {
+  readonly #release = (lease: CountedLease, failure: string | undefined): void => {
+    if (failure !== undefined) {
+      for (const listener of this.#cutListeners) listener(lease, failure);
+    }
     this.#leases.delete(lease);
     if (this.#leases.size === 0 && this.#resolveDrained !== undefined) {
       this.#resolveDrained();
@@ -156,14 +166,14 @@ class CountedLease implements Lease {
   kind: LeaseKind;
   cut?: (reason: string) => void;
   warn?: () => void;
-  #onRelease: ((lease: CountedLease) => void) | undefined;
+  #onRelease: ((lease: CountedLease, failure: string | undefined) => void) | undefined;
 
   constructor(
     target: Target,
     requestId: string,
     since: number,
     kind: LeaseKind,
-    onRelease: (lease: CountedLease) => void,
+    onRelease: (lease: CountedLease, failure: string | undefined) => void,
   ) {
     this.target = target;
     this.requestId = requestId;
@@ -176,9 +186,9 @@ class CountedLease implements Lease {
     return this.#onRelease === undefined;
   }
 
-  release(): void {
+  release(failure?: string): void {
     const onRelease = this.#onRelease;
     this.#onRelease = undefined;
-    onRelease?.(this);
+    onRelease?.(this, failure);
   }
 }

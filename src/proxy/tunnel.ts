@@ -5,28 +5,42 @@
  */
 
 import type { RawSide, TunnelEnd } from "./client_side.ts";
+import type { Deadlines, Timed } from "./deadlines.ts";
 import { CLOSE_GOING_AWAY, FrameBoundaries, MASKED_CLOSE_GOING_AWAY } from "./websocket_frames.ts";
 
 /** Called once, when both sides are closed; `cutReason` is set when we ended it. */
 type Ended = (cutReason: string | undefined, bytesToClient: number) => void;
 
-export class Tunnel {
+export interface TunnelOptions {
+  readonly isWebSocket: boolean;
+  readonly deadlines: Deadlines;
+  readonly now: () => number;
+  /** How long a side may be silent once the other has sent FIN: the other may be gone for good. */
+  readonly halfClosedMs: number;
+  readonly ended: Ended;
+}
+
+export class Tunnel implements Timed {
+  deadlineMs = Infinity;
   /** What the client's connection pushes into, and what the target's does. */
   readonly client: TunnelEnd;
   readonly upstream: TunnelEnd;
   readonly #up: Flow;
   readonly #down: Flow;
-  readonly #ended: Ended;
+  readonly #options: TunnelOptions;
   #cutReason: string | undefined;
   #isDone = false;
 
-  constructor(isWebSocket: boolean, ended: Ended) {
-    this.#ended = ended;
+  constructor(options: TunnelOptions) {
+    this.#options = options;
+    const { isWebSocket, deadlines } = options;
     const closed = () => this.#checkDone();
     this.#up = new Flow(isWebSocket ? MASKED_CLOSE_GOING_AWAY : undefined, closed);
     this.#down = new Flow(isWebSocket ? CLOSE_GOING_AWAY : undefined, closed);
-    this.client = new End(this.#up, this.#down);
-    this.upstream = new End(this.#down, this.#up);
+    deadlines.add(this);
+    const moved = () => this.#watchHalfClosed();
+    this.client = new End(this.#up, this.#down, moved);
+    this.upstream = new End(this.#down, this.#up, moved);
   }
 
   /** Starts the flow. `rest` came from the target with its 101. */
@@ -53,6 +67,16 @@ export class Tunnel {
     this.#finish();
   }
 
+  #watchHalfClosed(): void {
+    if (!this.#up.hasFin && !this.#down.hasFin) return;
+    this.deadlineMs = this.#options.now() + this.#options.halfClosedMs;
+  }
+
+  onDeadline(): void {
+    this.deadlineMs = Infinity;
+    this.destroy("half_closed");
+  }
+
   #checkDone(): void {
     if (this.#up.sourceClosed && this.#down.sourceClosed) this.#finish();
   }
@@ -60,7 +84,8 @@ export class Tunnel {
   #finish(): void {
     if (this.#isDone) return;
     this.#isDone = true;
-    this.#ended(this.#cutReason, this.#down.bytes);
+    this.#options.deadlines.remove(this);
+    this.#options.ended(this.#cutReason, this.#down.bytes);
   }
 }
 
@@ -68,6 +93,7 @@ export class Tunnel {
 class Flow {
   bytes = 0;
   sourceClosed = false;
+  hasFin = false;
   readonly #frames: FrameBoundaries | undefined;
   readonly #goodbye: Uint8Array | undefined;
   readonly #closed: () => void;
@@ -75,7 +101,6 @@ class Flow {
   #to: RawSide | undefined;
   #wantsGoodbye = false;
   #saidGoodbye = false;
-  #hasFin = false;
 
   constructor(goodbye: Uint8Array | undefined, closed: () => void) {
     this.#goodbye = goodbye;
@@ -106,7 +131,7 @@ class Flow {
   }
 
   sayGoodbye(): void {
-    if (this.#goodbye === undefined || this.#wantsGoodbye || this.#hasFin) return;
+    if (this.#goodbye === undefined || this.#wantsGoodbye || this.hasFin) return;
     this.#wantsGoodbye = true;
     if (this.#frames?.atBoundary === true) this.#sendGoodbye();
   }
@@ -121,14 +146,14 @@ class Flow {
   }
 
   fin(): void {
-    this.#hasFin = true;
+    this.hasFin = true;
     this.#to?.end();
   }
 
   /** The source is gone altogether: if it never said so, the other side must not wait for it. */
   close(): void {
     this.sourceClosed = true;
-    if (!this.#hasFin) this.#to?.destroy();
+    if (!this.hasFin) this.#to?.destroy();
     this.#closed();
   }
 
@@ -140,21 +165,29 @@ class Flow {
 class End implements TunnelEnd {
   readonly #out: Flow;
   readonly #back: Flow;
+  readonly #moved: () => void;
 
-  /** `out` carries what this end sends, `back` what it receives. */
-  constructor(out: Flow, back: Flow) {
+  /** `out` carries what this end sends, `back` what it receives; `moved` hears of each arrival. */
+  constructor(out: Flow, back: Flow, moved: () => void) {
     this.#out = out;
     this.#back = back;
+    this.#moved = moved;
   }
+
   onTunnelData(chunk: Uint8Array): void {
     this.#out.push(chunk);
+    this.#moved();
   }
+
   onTunnelFin(): void {
     this.#out.fin();
+    this.#moved();
   }
+
   onTunnelDrain(): void {
     this.#back.drained();
   }
+
   onTunnelClosed(): void {
     this.#out.close();
   }
