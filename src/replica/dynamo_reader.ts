@@ -63,14 +63,21 @@ export async function readDynamoDump(
   for await (const chunk of chunks) {
     // Small steps: a chunk may hold many events, and parsing them all would take too long a turn.
     for (let at = 0; at < chunk.length; at += STEP_BYTES) {
-      scanner.push(chunk.subarray(at, at + STEP_BYTES));
+      let failure: unknown;
+      try {
+        scanner.push(chunk.subarray(at, at + STEP_BYTES));
+      } catch (error) {
+        failure = error;
+      }
+      // Also after a failure: what came to its end before it is whole.
+      for (const partition of finished.splice(0)) {
+        const blockSize = partition.blockSize;
+        if (blockSize === undefined) throw new DumpBroken("a partition without its block size");
+        for (const lane of partition.lanes) await give(lane, blockSize);
+      }
+      if (failure !== undefined) throw failure;
       const rest = slice.rest();
       if (rest !== undefined) await rest;
-    }
-    for (const partition of finished.splice(0)) {
-      const blockSize = partition.blockSize;
-      if (blockSize === undefined) throw new DumpBroken("a partition without its block size");
-      for (const lane of partition.lanes) await give(lane, blockSize);
     }
   }
   if (!scanner.ended) throw new DumpBroken("the body ended before the dump did");
