@@ -35,28 +35,24 @@ export class RowBuilder {
     locals: BigUint64Array,
     copies: Uint16Array,
   ): void {
-    for (let i = 0; i < depths.length; i++) {
-      const depth = depths[i] ?? 0;
-      const parent = depth === 0 ? -1 : this.#rowAtDepth[depth - 1] ?? -1;
-      if (depth >= this.#rowAtDepth.length) {
-        const larger = new Int32Array(this.#rowAtDepth.length * 2);
-        larger.set(this.#rowAtDepth);
-        this.#rowAtDepth = larger;
+    const blocks = depths.length;
+    if (!copies.every(isEven)) {
+      for (let i = 0; i < blocks; i++) {
+        this.#addSplit(depths[i] ?? 0, engines[i] ?? 0n, locals[i] ?? 0n, copies[i] ?? 0);
       }
-      this.#rowAtDepth[depth] = this.#count;
-      let packed = copies[i] ?? 0;
-      while (packed !== 0) {
-        let held = 0, tiers = 0;
-        for (let tier = 0; tier < TIER_COUNT; tier++) {
-          const here = (packed >> (4 * tier)) & 15;
-          if (here === 0 || (held !== 0 && here !== held)) continue;
-          held = here;
-          tiers |= 1 << tier;
-          packed &= ~(15 << (4 * tier));
-        }
-        this.#push(parent, engines[i] ?? 0n, locals[i] ?? 0n, tiers, held);
-      }
+      return;
     }
+    while (this.#count + blocks > this.#parents.length) this.#grow(this.#count + blocks);
+    const first = this.#count;
+    this.#engines.set(engines, first);
+    this.#locals.set(locals, first);
+    for (let i = 0; i < blocks; i++) {
+      const packed = copies[i] ?? 0;
+      this.#parents[first + i] = this.#enter(depths[i] ?? 0, first + i);
+      this.#tiers[first + i] = tiersOf(packed);
+      this.#copies[first + i] = highest(packed);
+    }
+    this.#count += blocks;
   }
 
   finish(
@@ -76,18 +72,42 @@ export class RowBuilder {
     };
   }
 
-  #push(parent: number, engine: bigint, local: bigint, tiers: number, copies: number): void {
-    if (this.#count === this.#parents.length) this.#grow();
-    const row = this.#count++;
-    this.#parents[row] = parent;
-    this.#engines[row] = engine;
-    this.#locals[row] = local;
-    this.#tiers[row] = tiers;
-    this.#copies[row] = copies;
+  /** Notes the row of a block at a depth; returns its parent's. */
+  #enter(depth: number, row: number): number {
+    if (depth >= this.#rowAtDepth.length) {
+      const larger = new Int32Array(this.#rowAtDepth.length * 2);
+      larger.set(this.#rowAtDepth);
+      this.#rowAtDepth = larger;
+    }
+    this.#rowAtDepth[depth] = row;
+    return depth === 0 ? -1 : this.#rowAtDepth[depth - 1] ?? -1;
   }
 
-  #grow(): void {
-    const room = this.#parents.length + (this.#parents.length >> 2) + 16;
+  /** One row for each number of copies. */
+  #addSplit(depth: number, engine: bigint, local: bigint, copies: number): void {
+    const parent = this.#enter(depth, this.#count);
+    let packed = copies;
+    while (packed !== 0) {
+      let held = 0, tiers = 0;
+      for (let tier = 0; tier < TIER_COUNT; tier++) {
+        const here = (packed >> (4 * tier)) & 15;
+        if (here === 0 || (held !== 0 && here !== held)) continue;
+        held = here;
+        tiers |= 1 << tier;
+        packed &= ~(15 << (4 * tier));
+      }
+      if (this.#count === this.#parents.length) this.#grow(this.#count + 1);
+      const row = this.#count++;
+      this.#parents[row] = parent;
+      this.#engines[row] = engine;
+      this.#locals[row] = local;
+      this.#tiers[row] = tiers;
+      this.#copies[row] = held;
+    }
+  }
+
+  #grow(least: number): void {
+    const room = Math.max(least, this.#parents.length + (this.#parents.length >> 2));
     const parents = new Int32Array(room);
     parents.set(this.#parents);
     this.#parents = parents;
@@ -104,4 +124,28 @@ export class RowBuilder {
     copies.set(this.#copies);
     this.#copies = copies;
   }
+}
+
+/** Whether all tiers that hold a block hold the same number of copies. */
+function isEven(packed: number): boolean {
+  return packed === tiersOf16(packed) * highest(packed);
+}
+
+/** The lowest bit of each tier that holds a copy. */
+function tiersOf16(packed: number): number {
+  const any = packed | (packed >> 1) | (packed >> 2) | (packed >> 3);
+  return any & 0x1111;
+}
+
+/** One bit for each tier that holds a copy. */
+function tiersOf(packed: number): number {
+  const any = tiersOf16(packed);
+  return (any | (any >> 3) | (any >> 6) | (any >> 9)) & 15;
+}
+
+/** The copies of the slowest tier that holds any. */
+function highest(packed: number): number {
+  let rest = packed;
+  while (rest > 15) rest >>= 4;
+  return rest;
 }

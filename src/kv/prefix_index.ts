@@ -94,6 +94,8 @@ const MATCH_BATCH = 128;
 /** Holdings freed in one turn of the event loop, and along with each event. */
 const FREE_BATCH = 2048;
 const FREE_BATCH_INLINE = 64;
+/** Rows of a snapshot loaded at a time, 35 bytes each in the staging memory. */
+const LOAD_BATCH = 8192;
 const MATCH_WORDS = 5;
 /** The word of the result that tells a full index from a conflict. */
 const FULL_WORD = 7;
@@ -401,33 +403,35 @@ export class PrefixIndex {
     const record = this.#lanes.get(lane);
     if (record === undefined) throw new RangeError(`lane ${lane} is closed`);
     const slot = this.#takeSlot();
-    const room = Math.floor(this.#stagingBytes / 27) & ~7;
-    const parentsAt = this.#staging, enginesAt = parentsAt + room * 8;
-    const localsAt = enginesAt + room * 8, copiesAt = localsAt + room * 8;
-    const linkedAt = copiesAt + room * 2;
-    for (let base = 0; base < blocks.count; base += room) {
-      const batch = Math.min(room, blocks.count - base);
-      const { u8, u16, u64 } = this.#module;
-      u64.set(blocks.engines.subarray(base, base + batch), enginesAt >>> 3);
-      u64.set(blocks.locals.subarray(base, base + batch), localsAt >>> 3);
-      let bad = -1;
-      for (let i = 0; i < batch && bad < 0; i++) {
-        const row = base + i;
-        const parent = blocks.parents[row] ?? -1;
-        const copies = spread(blocks.tiers[row] ?? 0, blocks.copies[row] ?? 0);
-        if (parent >= row || copies === 0) bad = i;
-        u8[linkedAt + i] = parent < 0 ? 0 : 1;
-        if (parent >= 0) u64[(parentsAt >>> 3) + i] = blocks.engines[parent] ?? 0n;
-        u16[(copiesAt >>> 1) + i] = copies;
-      }
-      const loaded = bad >= 0 ? bad : this.#module.call
-        .loadRows(slot, batch, linkedAt, parentsAt, enginesAt, localsAt, copiesAt);
+    for (let base = 0; base < blocks.count; base += LOAD_BATCH) {
+      const batch = Math.min(LOAD_BATCH, blocks.count - base);
+      const loaded = this.#loadRows(slot, blocks, base, batch);
       if (loaded < batch) {
         this.#retire(slot);
         throw new RangeError(`row ${base + loaded} does not fit the rows before it`);
       }
     }
     this.#replaceSlot(lane, record, slot);
+  }
+
+  /** Loads rows `base` to `base + count` into a slot; returns how many fit. */
+  #loadRows(slot: number, blocks: LaneBlocks, base: number, count: number): number {
+    const { u8, u16, u32, u64 } = this.#module;
+    const names = this.#staging, engines = names + count * 8, locals = engines + count * 8;
+    const parents = locals + count * 8, holdings = parents + count * 4;
+    const copies = holdings + count * 4, tiers = copies + count * 2;
+    const end = base + count;
+    u64.set(blocks.engines.subarray(base, end), engines >>> 3);
+    u64.set(blocks.locals.subarray(base, end), locals >>> 3);
+    u16.set(blocks.copies.subarray(base, end), copies >>> 1);
+    u8.set(blocks.tiers.subarray(base, end), tiers);
+    for (let i = 0; i < count; i++) {
+      const parent = blocks.parents[base + i] ?? -1;
+      u32[(parents >>> 2) + i] = parent;
+      if (parent >= 0 && parent < base) u64[(names >>> 3) + i] = blocks.engines[parent] ?? 0n;
+    }
+    return this.#module.call
+      .loadRows(slot, count, base, parents, names, engines, locals, tiers, copies, holdings);
   }
 
   // ------------------------------------------------------------------------------------ memory
@@ -523,14 +527,4 @@ function emptyResult(): ApplyResult {
     refused: 0,
     cut: 0,
   };
-}
-
-/** Four bits a tier from a mask of tiers and their common number of copies. */
-function spread(tiers: number, copies: number): number {
-  const few = Math.min(15, copies);
-  let packed = 0;
-  for (let tier = 0; tier < TIERS.length; tier++) {
-    if (tiers & (1 << tier)) packed |= few << (4 * tier);
-  }
-  return packed;
 }

@@ -575,8 +575,13 @@ test("loading replaces, and a load that makes no sense changes nothing", async (
   assert.equal([f.query([7, 8]), f.query([1, 2, 3])], [{}, { 0: 3, 1: 3 }]);
   const forward = { ...good, parents: Int32Array.of(-1, 2, 1) };
   const twice = { ...good, engines: BigUint64Array.of(1n, 2n, 1n) };
+  const renamed = {
+    ...good,
+    parents: Int32Array.of(-1, -1, 0),
+    locals: BigUint64Array.of(1n, 1n, 2n),
+  };
   const nowhere = { ...good, tiers: Uint8Array.of(1, 0, 1) };
-  for (const bad of [forward, twice, nowhere]) {
+  for (const bad of [forward, twice, renamed, nowhere]) {
     assert.throws(() => f.index.load(f.lane(1), bad), /does not fit/);
   }
   assert.equal(f.query([1, 2, 3]), { 0: 3, 1: 3 });

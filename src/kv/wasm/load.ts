@@ -46,11 +46,14 @@ export interface IndexExports {
   loadRows(
     slot: number,
     count: number,
-    linked: number,
+    base: number,
     parents: number,
+    names: number,
     engines: number,
     locals: number,
+    tiers: number,
     copies: number,
+    holdings: number,
   ): number;
   matchBegin(): void;
   matchFeed(locals: number, count: number): number;

@@ -531,36 +531,58 @@ function lookAhead(tag: u32, slot: u32, count: u32, engines: usize, locals: usiz
 }
 
 /**
- * Stores rows of a snapshot: each with its parent's engine hash (`parents`, valid where `linked` is
- * not 0) and its copies (four bits a tier). Returns the number of rows taken: less than `count`
- * when a parent is missing or a name is taken. With a bound, rows that do not fit are left out.
+ * Stores rows of a snapshot, `base` being the number of the first. `parents` (i32 each) are row
+ * numbers, -1 where a sequence starts; a row whose parent is below `base` has the parent's engine
+ * hash in its place in `names`. Each row has a mask of `tiers` (u8) and the `copies` (u16) that each
+ * of them holds. `holdings` is room for 4 bytes a row. Returns the number of rows taken: less than
+ * `count` when a parent is missing or does not come first, a name is taken, a block has two names, or
+ * nothing is held. With a bound, rows that do not fit are left out.
  */
 export function loadRows(
   slot: u32,
   count: u32,
-  linked: usize,
+  base: i32,
   parents: usize,
+  names: usize,
   engines: usize,
   locals: usize,
+  tiers: usize,
   copies: usize,
+  holdings: usize,
 ): u32 {
   resetResult();
   for (let i: u32 = 0; i < count; i++) {
     const offset = <usize>i << 3;
+    const own = holdings + (<usize>i << 2);
+    const parent = load<i32>(parents + (<usize>i << 2));
     let above: u32 = 0;
-    if (load<u8>(linked + i) != 0) {
-      above = findEngine(load<u64>(parents + offset), slot);
+    if (parent >= 0) {
+      if (parent >= base + <i32>i) return i;
+      // A held block of this call may have been evicted since, and its number given to another.
+      above = parent < base
+        ? findEngine(load<u64>(names + offset), slot)
+        : bound == 0
+        ? load<u32>(holdings + (<usize>(parent - base) << 2))
+        : findEngine(load<u64>(engines + (<usize>(parent - base) << 3)), slot);
       if (above == 0) {
         if (bound == 0) return i;
         bump(EVICTED);
         continue;
       }
     }
-    const held = <u32>load<u16>(copies + (<usize>i << 1));
+    const few = <u32>load<u16>(copies + (<usize>i << 1));
+    const mask = <u32>load<u8>(tiers + i);
+    const held = (few > 15 ? 15 : few) *
+      ((mask & 1) | ((mask & 2) << 3) | ((mask & 4) << 6) | ((mask & 8) << 9));
+    if (held == 0) return i;
     const engine = load<u64>(engines + offset);
     const local = load<u64>(locals + offset);
     const tag = edgeTag(above != 0 ? nodeTag(nodeAt(nodeOf(holdingAt(above)))) : ROOT_TAG, local);
-    if (put(slot, above, engine, local, held, engineTag(engine, slot), tag) == 0) {
+    const holding = put(slot, above, engine, local, held, engineTag(engine, slot), tag);
+    // Two names for one block: the first is gone with what was below it, and so are those rows.
+    if (load<u32>(RESULT + RENAMED) != 0) return i;
+    store<u32>(own, holding);
+    if (holding == 0) {
       if (load<u32>(RESULT + FULL) == 0) return i;
       bump(EVICTED);
     }
