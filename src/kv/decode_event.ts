@@ -263,12 +263,29 @@ function readTail(reader: MsgpackReader, slots: number): void {
 
 // ------------------------------------------------------------------------------------ the fields
 
+/**
+ * Memory for hashes and tokens, handed out piece by piece: an array of its own for each event costs
+ * more than reading the event. A piece keeps its chunk alive, so chunks are small.
+ */
+const CHUNK_HASHES = 4096;
+const CHUNK_TOKENS = 16_384;
+let hashChunk = new BigUint64Array(CHUNK_HASHES);
+let hashWords = new Uint32Array(hashChunk.buffer);
+let hashesUsed = 0;
+let tokenChunk = new Uint32Array(CHUNK_TOKENS);
+let tokensUsed = 0;
+
 function readHashes(reader: MsgpackReader): BigUint64Array {
   const count = reader.arrayLength();
-  const hashes = new BigUint64Array(count);
-  const words = new Uint32Array(hashes.buffer);
-  for (let i = 0; i < count; i++) reader.hash(words, i);
-  return hashes;
+  if (hashesUsed + count > hashChunk.length) {
+    hashChunk = new BigUint64Array(Math.max(CHUNK_HASHES, count));
+    hashWords = new Uint32Array(hashChunk.buffer);
+    hashesUsed = 0;
+  }
+  const start = hashesUsed;
+  for (let i = start; i < start + count; i++) reader.hash(hashWords, i);
+  hashesUsed = start + count;
+  return hashChunk.subarray(start, hashesUsed);
 }
 
 const parentHash = new BigUint64Array(1);
@@ -282,19 +299,21 @@ function readParent(reader: MsgpackReader): bigint | undefined {
 /** A run of token ids, or of pairs (t0,t1),(t1,t2).. that stand for the run t0,t1,t2.. */
 function readTokens(reader: MsgpackReader): void {
   const count = reader.arrayLength();
-  if (count > 0 && reader.peek() === "array") {
-    const tokens = new Uint32Array(count + 1);
-    for (let i = 0; i < count; i++) {
-      if (reader.arrayLength() !== 2) throw new UnexpectedValue("token pairs have two ids");
-      reader.uint32s(2, tokens, i);
-    }
-    found.tokens = tokens;
-    found.isBigram = true;
-    return;
+  found.isBigram = count > 0 && reader.peek() === "array";
+  const size = found.isBigram ? count + 1 : count;
+  if (tokensUsed + size > tokenChunk.length) {
+    tokenChunk = new Uint32Array(Math.max(CHUNK_TOKENS, size));
+    tokensUsed = 0;
   }
-  const tokens = new Uint32Array(count);
-  reader.uint32s(count, tokens, 0);
-  found.tokens = tokens;
+  const start = tokensUsed;
+  if (found.isBigram) {
+    for (let i = start; i < start + count; i++) {
+      if (reader.arrayLength() !== 2) throw new UnexpectedValue("token pairs have two ids");
+      reader.uint32s(2, tokenChunk, i);
+    }
+  } else reader.uint32s(count, tokenChunk, start);
+  tokensUsed = start + size;
+  found.tokens = tokenChunk.subarray(start, tokensUsed);
 }
 
 function readCount(reader: MsgpackReader, field: string): number {

@@ -122,6 +122,7 @@ export class EventReader {
       multimodal = undefined;
     }
     const size = count * blockSize + (event.isBigram ? 1 : 0);
+    // All fields are always there: objects of one shape are the cheaper ones.
     return {
       kind: "stored",
       parent,
@@ -129,10 +130,10 @@ export class EventReader {
       tokens: tokens.length === size ? tokens : tokens.subarray(0, size),
       blockSize,
       tier: tierOf(event.medium),
-      ...(event.lora === undefined || event.lora === "" ? undefined : { lora: event.lora }),
-      ...(salt === undefined ? undefined : { salt }),
-      ...(event.isBigram ? { eagle: true } : undefined),
-      ...(multimodal === undefined ? undefined : { multimodal: multimodal.slice(0, count) }),
+      lora: event.lora === "" ? undefined : event.lora,
+      salt,
+      eagle: event.isBigram,
+      multimodal: multimodal?.slice(0, count),
     };
   }
 

@@ -34,8 +34,16 @@ const utf8 = new TextDecoder();
 /** Short strings seen before: the same few names come millions of times. */
 const INTERN_SLOTS = 1024;
 const INTERN_MAX_BYTES = 48;
-const internBytes: (Uint8Array | undefined)[] = new Array(INTERN_SLOTS).fill(undefined);
+const internBytes: (DataView | undefined)[] = new Array(INTERN_SLOTS).fill(undefined);
 const internTexts: string[] = new Array(INTERN_SLOTS).fill("");
+
+const ASCII: readonly string[] = Array.from({ length: 128 }, (_, i) => String.fromCharCode(i));
+
+/** The same text as engines keep it for property names, which compare by their address. */
+function asKey(text: string): string {
+  for (const key in { [text]: 0 }) return key;
+  return text;
+}
 
 export class MsgpackReader {
   readonly bytes: Uint8Array;
@@ -179,20 +187,34 @@ export class MsgpackReader {
     const length = this.#stringLength();
     const start = this.#take(length);
     if (length > INTERN_MAX_BYTES) return utf8.decode(this.bytes.subarray(start, start + length));
-    let hash = length;
-    for (let i = start; i < start + length; i++) {
-      hash = (Math.imul(hash, 31) + (this.bytes[i] ?? 0)) | 0;
+    const { bytes } = this;
+    if (length < 4) {
+      let text = "";
+      for (let i = start; i < start + length; i++) {
+        const byte = bytes[i] ?? 0;
+        if (byte > 0x7f) return utf8.decode(bytes.subarray(start, start + length));
+        text += ASCII[byte] ?? "";
+      }
+      return text;
     }
-    const slot = (hash ^ (hash >>> 10) ^ (hash >>> 20)) & (INTERN_SLOTS - 1);
+    // Four bytes at a time; the last four may overlap those before.
+    const view = this.#view;
+    const last = start + length - 4;
+    const tail = view.getUint32(last);
+    const mixed = Math.imul(view.getUint32(start) ^ Math.imul(tail, 0x85ebca6b), 0x9e3779b1) +
+      length;
+    const slot = (mixed ^ (mixed >>> 15)) & (INTERN_SLOTS - 1);
     const known = internBytes[slot];
-    if (known !== undefined && known.length === length) {
-      let i = 0;
-      while (i < length && known[i] === this.bytes[start + i]) i += 1;
-      if (i === length) return internTexts[slot] ?? "";
+    if (known !== undefined && known.byteLength === length) {
+      let at = 0;
+      while (start + at < last && known.getUint32(at) === view.getUint32(start + at)) at += 4;
+      if (start + at >= last && known.getUint32(length - 4) === tail) {
+        return internTexts[slot] ?? "";
+      }
     }
-    const copy = this.bytes.slice(start, start + length);
-    const text = utf8.decode(copy);
-    internBytes[slot] = copy;
+    const copy = bytes.slice(start, start + length);
+    const text = asKey(utf8.decode(copy));
+    internBytes[slot] = new DataView(copy.buffer);
     internTexts[slot] = text;
     return text;
   }
@@ -215,23 +237,23 @@ export class MsgpackReader {
    */
   uint32s(count: number, target: Uint32Array, from: number): void {
     const { bytes } = this;
+    const view = this.#view;
     let at = this.at;
-    const end = bytes.length;
+    const safe = bytes.length - 5;
     for (let i = from; i < from + count; i++) {
-      const head = bytes[at];
-      if (head === undefined) throw new MsgpackBroken("ends inside an array of integers");
-      if (head < 0x80) {
+      // Near the end of the message each value is read with all its checks.
+      const head = at <= safe ? bytes[at] : undefined;
+      if (head === 0xcd) {
+        target[i] = view.getUint16(at + 1);
+        at += 3;
+      } else if (head === 0xce) {
+        target[i] = view.getUint32(at + 1);
+        at += 5;
+      } else if (head !== undefined && head < 0x80) {
         target[i] = head;
         at += 1;
-      } else if (head === 0xcd && at + 3 <= end) {
-        target[i] = ((bytes[at + 1] ?? 0) << 8) | (bytes[at + 2] ?? 0);
-        at += 3;
-      } else if (head === 0xce && at + 5 <= end) {
-        target[i] = ((bytes[at + 1] ?? 0) << 24) | ((bytes[at + 2] ?? 0) << 16) |
-          ((bytes[at + 3] ?? 0) << 8) | (bytes[at + 4] ?? 0);
-        at += 5;
-      } else if (head === 0xcc && at + 2 <= end) {
-        target[i] = bytes[at + 1] ?? 0;
+      } else if (head === 0xcc) {
+        target[i] = view.getUint8(at + 1);
         at += 2;
       } else {
         this.at = at;
@@ -248,14 +270,11 @@ export class MsgpackReader {
    * is what vLLM itself sends when it sends a digest as an integer.
    */
   hash(target: Uint32Array, i: number): void {
-    const { bytes } = this;
-    const at = this.at;
-    const head = bytes[at];
-    if ((head === 0xcf || head === 0xd3) && at + 9 <= bytes.length) {
-      target[2 * i + 1] = ((bytes[at + 1] ?? 0) << 24) | ((bytes[at + 2] ?? 0) << 16) |
-        ((bytes[at + 3] ?? 0) << 8) | (bytes[at + 4] ?? 0);
-      target[2 * i] = ((bytes[at + 5] ?? 0) << 24) | ((bytes[at + 6] ?? 0) << 16) |
-        ((bytes[at + 7] ?? 0) << 8) | (bytes[at + 8] ?? 0);
+    const { at } = this;
+    const head = this.bytes[at];
+    if ((head === 0xcf || head === 0xd3) && at + 9 <= this.bytes.length) {
+      target[2 * i + 1] = this.#view.getUint32(at + 1);
+      target[2 * i] = this.#view.getUint32(at + 5);
       this.at = at + 9;
       return;
     }
