@@ -8,7 +8,15 @@
 import { BatonError } from "../errors.ts";
 import type { ClientSide, Framing, RawSide, RequestSink, TunnelEnd } from "./client_side.ts";
 import type { H1Connection } from "./h1_connection.ts";
-import { EXPECT, type Head, isFieldValue, isToken } from "./head.ts";
+import { EXPECT, type Head } from "./head.ts";
+import {
+  bodilessAnswer,
+  errorAnswer,
+  joinPieces,
+  readWholeBody,
+  responseLines,
+  streamResponse,
+} from "./own_answer.ts";
 import { normalisePath } from "./path.ts";
 import { reasonPhrase } from "./reason_phrase.ts";
 
@@ -30,7 +38,6 @@ export interface RequestFacts {
   readonly startedMs: number;
 }
 
-const NONE = new Uint8Array(0);
 const MOST_SKIPPED_BYTES = 65536;
 const IGNORE: RequestSink = {
   onRequestChunk: () => {},
@@ -147,33 +154,7 @@ export class H1Exchange implements ClientSide {
   }
 
   readBody(limitBytes: number): Promise<Uint8Array> {
-    if (this.requestComplete && this.requestFraming === "none") return Promise.resolve(NONE);
-    if (this.requestFraming === "length" && this.requestLength > limitBytes) {
-      return Promise.reject(tooLarge(limitBytes));
-    }
-    return new Promise((resolve, reject) => {
-      const pieces: Uint8Array[] = [];
-      let size = 0;
-      this.attach({
-        onRequestChunk: (chunk) => {
-          size += chunk.length;
-          if (size <= limitBytes) return void pieces.push(chunk.slice());
-          this.detach();
-          reject(tooLarge(limitBytes));
-        },
-        onRequestEnd: () => {
-          this.detach();
-          resolve(joinPieces(pieces, size));
-        },
-        onRequestFlush: () => {},
-        onClientDrain: () => {},
-        onClientGone: () => reject(new BatonError("client_closed", "the client has left")),
-      });
-      // The client may be waiting for the word before it sends the body (RFC 9110 section 10.1.1).
-      const waits = this.requestHead.first(EXPECT)?.toLowerCase() === "100-continue";
-      if (waits && this.httpVersion === 11) this.inform(100, "Continue", "");
-      this.resumeRequest();
-    });
+    return readWholeBody(this, limitBytes);
   }
 
   /** The client is gone, or what it sends is no request any more. */
@@ -283,18 +264,10 @@ export class H1Exchange implements ClientSide {
 
   fail(error: unknown): void {
     if (this.answered || this.finished) return;
-    const known = error instanceof BatonError
-      ? error
-      : new BatonError("internal", "internal error");
-    this.reason ??= known.code;
-    const fields = { code: known.code, message: known.message, ...known.detail };
-    const body = new TextEncoder().encode(JSON.stringify({ error: fields }) + "\n");
-    let lines = "content-type: application/json\r\ncache-control: no-store\r\n" +
-      `content-length: ${body.length}\r\nx-request-id: ${this.requestId}\r\n`;
-    if (known.retryAfterS !== undefined) lines += `retry-after: ${known.retryAfterS}\r\n`;
-    if (known.status === 405) lines += `allow: ${ALLOWED}\r\n`;
-    if (known.code === "request_timeout") this.keepAlive = false;
-    this.#sendWhole(known.status, lines, body);
+    const { status, lines, body, code } = errorAnswer(error, this.requestId);
+    this.reason ??= code;
+    if (code === "request_timeout") this.keepAlive = false;
+    this.#sendWhole(status, lines, body);
   }
 
   #sendWhole(status: number, lines: string, body: Uint8Array): void {
@@ -318,56 +291,9 @@ export class H1Exchange implements ClientSide {
     if (this.answered || this.finished) return void response.body?.cancel();
     const lines = responseLines(response, this.requestId);
     if (lines === undefined) return this.fail(new BatonError("internal", "internal error"));
-    if (response.body === null) {
-      const whole = this.method === "HEAD" || response.status === 204 || response.status === 304
-        ? lines
-        : withLength(lines);
-      return this.#sendWhole(response.status, whole, NONE);
-    }
-    void this.#stream(response, response.body, lines);
-  }
-
-  /** A Response's body as it comes; a body that fails breaks the answer. */
-  async #stream(
-    response: Response,
-    body: ReadableStream<Uint8Array>,
-    lines: string,
-  ): Promise<void> {
-    const reader = body.getReader();
-    let wake: (() => void) | undefined;
-    this.attach({
-      onRequestChunk: () => {},
-      onRequestEnd: () => {},
-      onRequestFlush: () => {},
-      onClientDrain: () => wake?.(),
-      onClientGone: () => {
-        wake?.();
-        void reader.cancel("the client has left").catch(() => {});
-      },
-    });
-    try {
-      let read = await reader.read();
-      const stated = Number(response.headers.get("content-length") ?? NaN);
-      const framing = Number.isInteger(stated) ? "length" : "chunked";
-      this.startAnswer(
-        response.status,
-        response.statusText || reasonPhrase(response.status),
-        lines,
-        framing,
-        framing === "length" ? stated : 0,
-        response.headers.has("date"),
-      );
-      while (!read.done && !this.finished) {
-        this.answerChunk(read.value);
-        if (!this.flushAnswer()) await new Promise<void>((resolve) => (wake = resolve));
-        read = await reader.read();
-      }
-      this.endAnswer("");
-      this.flushAnswer();
-    } catch {
-      if (this.answered) this.breakAnswer("internal");
-      else this.fail(new BatonError("internal", "internal error"));
-    }
+    if (response.body !== null) return void streamResponse(this, response, response.body, lines);
+    const whole = bodilessAnswer(this.method, response.status, lines);
+    this.#sendWhole(whole.status, whole.lines, whole.body);
   }
 
   openTunnel(reason: string, lines: string, end: TunnelEnd): RawSide {
@@ -387,42 +313,8 @@ export class H1Exchange implements ClientSide {
   }
 }
 
-/** Methods that we know to work through us, for `Allow` on a 405. */
-export const ALLOWED = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
-
-function tooLarge(limitBytes: number): BatonError {
-  return new BatonError("body_too_large", `the body is larger than ${limitBytes} bytes`);
-}
-
 function joinAll(pieces: readonly Uint8Array[]): Uint8Array {
   let size = 0;
   for (const piece of pieces) size += piece.length;
   return joinPieces(pieces, size);
-}
-
-function joinPieces(pieces: readonly Uint8Array[], size: number): Uint8Array {
-  const all = new Uint8Array(size);
-  let at = 0;
-  for (const piece of pieces) {
-    all.set(piece, at);
-    at += piece.length;
-  }
-  return all;
-}
-
-function withLength(lines: string): string {
-  return /^content-length:/im.test(lines) ? lines : `${lines}content-length: 0\r\n`;
-}
-
-/** The headers of a Response of ours as lines; undefined when one cannot stand on a line. */
-function responseLines(response: Response, requestId: string): string | undefined {
-  let lines = "";
-  let hasId = false;
-  for (const [name, value] of response.headers) {
-    if (name === "connection" || name === "transfer-encoding" || name === "keep-alive") continue;
-    if (!isToken(name) || !isFieldValue(value)) return undefined;
-    if (name === "x-request-id") hasId = true;
-    lines += `${name}: ${value}\r\n`;
-  }
-  return hasId ? lines : `${lines}x-request-id: ${requestId}\r\n`;
 }

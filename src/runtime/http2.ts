@@ -1,0 +1,386 @@
+/** HTTP/2 over `node:http2` (nghttp2) on both runtimes. */
+
+import { Buffer } from "node:buffer";
+import http2, {
+  type ClientHttp2Session,
+  type ClientHttp2Stream,
+  type Http2Session,
+  type Http2Stream,
+  type OutgoingHttpHeaders,
+  type ServerHttp2Session,
+  type ServerHttp2Stream,
+} from "node:http2";
+import {
+  type Http2,
+  HTTP2_ERRORS,
+  type Http2ClientHandlers,
+  type Http2ClientSession,
+  type Http2ClientStream,
+  type Http2Limits,
+  type Http2RequestHead,
+  type Http2ServerHandlers,
+  type Http2ServerSession,
+  type Http2ServerStream,
+  type Http2StreamHandlers,
+} from "./http2_contract.ts";
+import type { ByteSocket } from "./runtime.ts";
+import { socketStream } from "./socket_stream.ts";
+
+/** Bytes that a connection may be ahead of us, all streams together; for one it is nghttp2's 64 KiB. */
+const CONNECTION_WINDOW_BYTES = 1024 * 1024;
+/** Lines of one header section: far more than a browser sends, and a bound on our work. */
+const MOST_FIELDS = 512;
+/** An unset limit of the other side (RFC 9113 section 6.5.2 recommends no smaller than 100). */
+const STREAMS_UNLESS_TOLD = 100;
+/** The last-stream-id of a GOAWAY that refuses nothing yet (RFC 9113 section 6.8). */
+const LAST_STREAM = 2 ** 31 - 1;
+const END_STREAM = 1;
+
+export function createHttp2(): Http2 {
+  return {
+    serve: (socket, early, limits, handlers) => new Server(socket, early, limits, handlers),
+    connect: (socket, limits) => new Client(socket, limits),
+  };
+}
+
+// -------------------------------------------------------------------------------------- fields
+
+interface Parsed {
+  readonly pseudo: Map<string, string>;
+  readonly fields: readonly string[];
+}
+
+/** Takes the pseudo fields out of what nghttp2 read. */
+function parse(raw: readonly string[]): Parsed {
+  const pseudo = new Map<string, string>();
+  let at = 0;
+  // They come first, or nghttp2 would have refused the section.
+  for (; at + 1 < raw.length && raw[at]?.charCodeAt(0) === 0x3a; at += 2) {
+    pseudo.set(raw[at] as string, raw[at + 1] as string);
+  }
+  return { pseudo, fields: at === 0 ? raw : raw.slice(at) };
+}
+
+/** Name, value, ... as the object that `node:http2` takes. Throws RangeError. */
+function outgoing(fields: readonly string[]): OutgoingHttpHeaders {
+  const headers = Object.create(null) as OutgoingHttpHeaders;
+  for (let at = 0; at + 1 < fields.length; at += 2) {
+    const name = (fields[at] as string).toLowerCase();
+    const value = fields[at + 1] as string;
+    const before = headers[name];
+    if (before === undefined) headers[name] = value;
+    else if (Array.isArray(before)) before.push(value);
+    else headers[name] = [String(before), value];
+  }
+  return headers;
+}
+
+/** Names of which `node:http2` takes only one line, although several are legal to pass on. */
+function orRangeError<T>(action: () => T): T {
+  try {
+    return action();
+  } catch (error) {
+    throw new RangeError(error instanceof Error ? error.message : String(error), { cause: error });
+  }
+}
+
+// -------------------------------------------------------------------------------------- bodies
+
+/** The part of a stream that is the same on both sides. */
+class Body<S extends Http2Stream> {
+  protected readonly stream: S;
+  #handlers: Http2StreamHandlers | undefined;
+  #hasEnded = false;
+  #receivedTrailers: readonly string[] = [];
+  #trailers: readonly string[] = [];
+  #mayTrail = false;
+  #wantsDrain = false;
+
+  constructor(stream: S) {
+    this.stream = stream;
+    stream.on("error", () => {});
+    stream.on("wantTrailers", () => {
+      if (!stream.destroyed) stream.sendTrailers(outgoing(this.#trailers));
+    });
+    stream.on("trailers", (_headers, _flags, raw?: string[]) => {
+      this.#receivedTrailers = parse(raw ?? []).fields;
+    });
+  }
+
+  protected attach(handlers: Http2StreamHandlers, mayTrail: boolean): void {
+    const { stream } = this;
+    this.#mayTrail = mayTrail;
+    const isFirst = this.#handlers === undefined;
+    this.#handlers = handlers;
+    if (!isFirst) return;
+    stream.on("data", (chunk: Uint8Array) => this.#handlers?.data(chunk));
+    stream.on("end", () => this.#end());
+    stream.on("drain", () => {
+      if (!this.#wantsDrain) return;
+      this.#wantsDrain = false;
+      this.#handlers?.drain();
+    });
+    stream.on("close", () => this.#handlers?.close(stream.rstCode ?? 0));
+  }
+
+  protected announceTrailers(mayTrail: boolean): void {
+    this.#mayTrail = mayTrail;
+  }
+
+  #end(): void {
+    // A reset ends the readable side too, and is not the end of a message.
+    if (this.#hasEnded || this.stream.aborted || (this.stream.rstCode ?? 0) !== 0) return;
+    this.#hasEnded = true;
+    this.#handlers?.end(this.#receivedTrailers);
+  }
+
+  get pendingBytes(): number {
+    return this.stream.destroyed ? 0 : this.stream.writableLength;
+  }
+
+  write(chunk: Uint8Array): boolean {
+    const { stream } = this;
+    if (stream.destroyed || stream.writableEnded) return true;
+    if (stream.write(Buffer.from(chunk))) return true;
+    this.#wantsDrain = true;
+    return false;
+  }
+
+  end(trailers: readonly string[]): void {
+    if (this.stream.destroyed || this.stream.writableEnded) return;
+    if (this.#mayTrail) this.#trailers = trailers;
+    this.stream.end();
+  }
+
+  pause(): void {
+    this.stream.pause();
+  }
+
+  resume(): void {
+    this.stream.resume();
+  }
+
+  reset(code: number): void {
+    if (!this.stream.destroyed) this.stream.close(code);
+  }
+}
+
+class ServerStream extends Body<ServerHttp2Stream> implements Http2ServerStream {
+  handle(handlers: Http2StreamHandlers): void {
+    this.attach(handlers, false);
+    this.stream.pause();
+  }
+
+  inform(status: number, fields: readonly string[]): void {
+    const { stream } = this;
+    if (stream.destroyed || stream.headersSent) return;
+    try {
+      stream.additionalHeaders({ ":status": status, ...outgoing(fields) });
+    } catch {
+      // An interim answer is a courtesy: one that HTTP/2 cannot carry is left out.
+    }
+  }
+
+  respond(
+    status: number,
+    fields: readonly string[],
+    options: { readonly ends: boolean; readonly trailers: boolean; readonly addDate: boolean },
+  ): void {
+    const { stream } = this;
+    if (stream.destroyed || stream.headersSent) return;
+    const headers = outgoing(fields);
+    headers[":status"] = status;
+    orRangeError(() =>
+      stream.respond(headers, {
+        endStream: options.ends,
+        waitForTrailers: options.trailers,
+        ...{ sendDate: options.addDate },
+      })
+    );
+    this.announceTrailers(options.trailers);
+  }
+}
+
+// -------------------------------------------------------------------------------------- server
+
+class Server implements Http2ServerSession {
+  readonly #session: ServerHttp2Session;
+  readonly #handlers: Http2ServerHandlers;
+  #streams = 0;
+
+  constructor(
+    socket: ByteSocket,
+    early: Uint8Array,
+    limits: Http2Limits,
+    handlers: Http2ServerHandlers,
+  ) {
+    this.#handlers = handlers;
+    this.#session = http2.performServerHandshake(socketStream(socket, early), {
+      maxHeaderListPairs: MOST_FIELDS,
+      settings: {
+        maxConcurrentStreams: limits.streams,
+        maxHeaderListSize: limits.headerBytes,
+        enableConnectProtocol: false,
+      },
+    });
+    const session = this.#session;
+    session.on("error", () => {});
+    widen(session);
+    session.on("stream", (stream, headers, flags, raw?: string[]) => {
+      this.#accept(stream, parse(raw ?? flatten(headers)), flags);
+    });
+    session.on("close", () => this.#handlers.close());
+  }
+
+  #accept(stream: ServerHttp2Stream, parsed: Parsed, flags: number): void {
+    this.#streams += 1;
+    stream.once("close", () => {
+      this.#streams -= 1;
+    });
+    const { pseudo, fields } = parsed;
+    const head: Http2RequestHead = {
+      method: pseudo.get(":method") ?? "",
+      path: pseudo.get(":path") ?? "",
+      scheme: pseudo.get(":scheme") ?? "",
+      authority: pseudo.get(":authority"),
+      fields,
+      isComplete: (flags & END_STREAM) !== 0,
+    };
+    this.#handlers.stream(new ServerStream(stream), head);
+  }
+
+  get streams(): number {
+    return this.#streams;
+  }
+
+  announceEnd(): void {
+    if (!this.#session.destroyed) this.#session.goaway(HTTP2_ERRORS.none, LAST_STREAM);
+  }
+
+  close(): void {
+    if (!this.#session.destroyed) this.#session.close();
+  }
+
+  destroy(code: number = HTTP2_ERRORS.cancel): void {
+    if (!this.#session.destroyed) this.#session.destroy(undefined, code);
+  }
+}
+
+/** The other side may send more before it hears from us than the protocol's 64 KiB. */
+function widen(session: Http2Session): void {
+  const grow = () => {
+    if (!session.destroyed) session.setLocalWindowSize(CONNECTION_WINDOW_BYTES);
+  };
+  if (session.connecting) session.once("connect", grow);
+  else grow();
+}
+
+function flatten(headers: Readonly<Record<string, unknown>>): string[] {
+  const raw: string[] = [];
+  for (const [name, value] of Object.entries(headers)) {
+    for (const one of Array.isArray(value) ? value : [value]) raw.push(name, String(one));
+  }
+  return raw;
+}
+
+// -------------------------------------------------------------------------------------- client
+
+class Client implements Http2ClientSession {
+  readonly #session: ClientHttp2Session;
+  readonly #roomListeners: (() => void)[] = [];
+  readonly #closeListeners: (() => void)[] = [];
+  #streams = 0;
+  #isGoingAway = false;
+
+  constructor(socket: ByteSocket, limits: Pick<Http2Limits, "headerBytes">) {
+    const stream = socketStream(socket, new Uint8Array(0));
+    this.#session = http2.connect("http://target", {
+      createConnection: () => stream,
+      maxHeaderListPairs: MOST_FIELDS,
+      settings: { enablePush: false, maxHeaderListSize: limits.headerBytes },
+    });
+    const session = this.#session;
+    session.on("error", () => {});
+    widen(session);
+    session.on("goaway", () => {
+      this.#isGoingAway = true;
+    });
+    session.on("remoteSettings", () => this.#tellRoom());
+    session.on("close", () => {
+      this.#isGoingAway = true;
+      for (const listener of this.#closeListeners.splice(0)) listener();
+    });
+  }
+
+  get streams(): number {
+    return this.#streams;
+  }
+
+  get room(): number {
+    const session = this.#session;
+    if (this.#isGoingAway || session.closed || session.destroyed) return 0;
+    const most = session.remoteSettings?.maxConcurrentStreams ?? STREAMS_UNLESS_TOLD;
+    return Math.max(0, most - this.#streams);
+  }
+
+  #tellRoom(): void {
+    for (const listener of this.#roomListeners) listener();
+  }
+
+  request(
+    head: Omit<Http2RequestHead, "scheme">,
+    options: { readonly trailers: boolean },
+    handlers: Http2ClientHandlers,
+  ): Http2ClientStream {
+    const headers = outgoing(head.fields);
+    headers[":method"] = head.method;
+    headers[":scheme"] = "http";
+    headers[":path"] = head.path;
+    if (head.authority !== undefined) headers[":authority"] = head.authority;
+    const stream = orRangeError(() =>
+      this.#session.request(headers, {
+        endStream: head.isComplete,
+        waitForTrailers: options.trailers,
+      })
+    );
+    this.#streams += 1;
+    stream.once("close", () => {
+      this.#streams -= 1;
+      this.#tellRoom();
+    });
+    return new ClientStream(stream, options.trailers, handlers);
+  }
+
+  onRoom(listener: () => void): void {
+    this.#roomListeners.push(listener);
+  }
+
+  onClose(listener: () => void): void {
+    if (this.#session.destroyed) listener();
+    else this.#closeListeners.push(listener);
+  }
+
+  close(): void {
+    this.#isGoingAway = true;
+    if (!this.#session.destroyed) this.#session.close();
+  }
+
+  destroy(): void {
+    this.#isGoingAway = true;
+    if (!this.#session.destroyed) this.#session.destroy();
+  }
+}
+
+class ClientStream extends Body<ClientHttp2Stream> {
+  constructor(stream: ClientHttp2Stream, mayTrail: boolean, handlers: Http2ClientHandlers) {
+    super(stream);
+    stream.on("headers", (headers, _flags, raw?: string[]) => {
+      handlers.inform(Number(headers[":status"]), parse(raw ?? flatten(headers)).fields);
+    });
+    stream.on("response", (headers, flags, raw?: string[]) => {
+      const { fields } = parse(raw ?? flatten(headers));
+      handlers.head(Number(headers[":status"]), fields, (flags & END_STREAM) !== 0);
+    });
+    this.attach(handlers, mayTrail);
+  }
+}
