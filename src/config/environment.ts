@@ -22,8 +22,11 @@ export interface EnvironmentValues {
 }
 
 const PREFIX = "BATON_";
-/** Read elsewhere: which file to load, and the address that `baton status` and others talk to. */
-const OWN = new Set(["BATON_CONFIG", "BATON_ADMIN_URL", "BATON_ADMIN_TOKEN"]);
+/**
+ * Read elsewhere: which file to load, whom `baton status` and others ask, and the mark by which a
+ * Baton that supervises us knows its children.
+ */
+const OWN = new Set(["BATON_CONFIG", "BATON_ADMIN_URL", "BATON_ADMIN_TOKEN", "BATON_CHILD"]);
 /** What Kubernetes puts into every pod for a Service whose name begins with "baton". */
 const KUBERNETES = /_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)$/;
 
