@@ -226,16 +226,18 @@ export class H1Connection implements SocketHandlers, Timed {
     }
     if (!this.#method.endsWith(" ")) {
       for (; at < chunk.length && !this.#method.endsWith(" "); at++) {
-        const byte = chunk[at] as number;
-        const isEmptyLine = this.#method === "" && (byte === 13 || byte === 10);
-        if (!isEmptyLine) this.#method += String.fromCharCode(byte);
+        const char = String.fromCharCode(chunk[at] as number);
+        const isEmptyLine = this.#method === "" && (char === "\r" || char === "\n");
+        if (!isEmptyLine && !isToken(char) && (char !== " " || this.#method === "")) {
+          return this.#refuse("bad_request", chunk);
+        }
+        if (!isEmptyLine) this.#method += char;
         this.#headBytes += 1;
         if (this.#method.length > LONGEST_METHOD || this.#headBytes > 2 * LONGEST_METHOD) {
           return this.#refuse("bad_request", chunk);
         }
       }
       if (!this.#method.endsWith(" ")) return at;
-      if (!isToken(this.#method.slice(0, -1))) return this.#refuse("bad_request", chunk);
       this.#parser.execute(GET_AND_SPACE, 0);
     }
     const stop = this.#parser.execute(chunk, at);
@@ -283,8 +285,7 @@ export class H1Connection implements SocketHandlers, Timed {
     }
     this.#begin(this.#method.slice(0, -1), head.target, head.version, length);
     if (this.#state >= CLOSING) return chunk.length;
-    this.#deliverDecoded();
-    return stop;
+    return this.#takeDecoded(chunk, this.#exchange) ? stop : chunk.length;
   }
 
   readonly #parserHandlers = {
@@ -435,19 +436,28 @@ export class H1Connection implements SocketHandlers, Timed {
     const parser = this.#parser as MessageParser;
     const stop = parser.execute(chunk, from);
     if (parser.error !== undefined) return this.#breakRequest("bad_request", chunk);
-    let bytes = 0;
-    for (const piece of this.#decoded) bytes += piece.length;
-    this.#headBytes = bytes > 0 ? 0 : this.#headBytes + stop - from;
+    const hasBody = this.#decoded.length > 0;
+    this.#headBytes = hasBody ? 0 : this.#headBytes + stop - from;
     if (this.#headBytes > this.core.limits.headerBytes) {
       return this.#breakRequest("headers_too_large", chunk);
     }
+    return this.#takeDecoded(chunk, exchange) ? stop : chunk.length;
+  }
+
+  /** Counts and hands on what llhttp has just decoded; false when it was too much. */
+  #takeDecoded(chunk: Uint8Array, exchange: H1Exchange | undefined): boolean {
+    if (exchange === undefined) return true;
+    let bytes = 0;
+    for (const piece of this.#decoded) bytes += piece.length;
     this.#windowBytes += bytes;
+    exchange.bytesFromClient += bytes;
     const most = this.core.limits.bodyBytes;
-    if (most > 0 && exchange.bytesFromClient + bytes > most) {
-      return this.#breakRequest("body_too_large", chunk);
+    if (most > 0 && exchange.bytesFromClient > most) {
+      this.#breakRequest("body_too_large", chunk);
+      return false;
     }
     this.#deliverDecoded();
-    return stop;
+    return true;
   }
 
   /** Hands on what llhttp decoded; what cannot be taken now is copied and kept. */
@@ -458,7 +468,6 @@ export class H1Connection implements SocketHandlers, Timed {
     while (at < pieces.length && exchange?.sink !== undefined && !exchange.requestPaused) {
       const piece = pieces[at] as Uint8Array;
       at += 1;
-      exchange.bytesFromClient += piece.length;
       exchange.sink.onRequestChunk(piece);
     }
     if (this.#decoded !== pieces) return;
