@@ -1,0 +1,226 @@
+/** The composition root in this process: listeners, tokens, sockets, what a failed start leaves. */
+
+import { test } from "uvu";
+import * as assert from "uvu/assert";
+import http from "node:http";
+import { readFile, writeFile } from "node:fs/promises";
+import process from "node:process";
+import { parseConfig } from "../../src/config/load.ts";
+import { printAddress } from "../../src/config/values.ts";
+import { type Baton, startBaton } from "../../src/host/baton.ts";
+import { takeOwnership } from "../../src/host/owner.ts";
+import { createLog } from "../../src/observe/log.ts";
+import { runtime } from "../support/runtime.ts";
+import { inScratch, rejection, until } from "../support/scratch.ts";
+
+interface Started {
+  readonly baton: Baton;
+  readonly url: (listener: "traffic" | "admin" | "peer") => string;
+  readonly log: Record<string, unknown>[];
+}
+
+async function start(folder: string, config: Record<string, unknown>): Promise<Started> {
+  const listen = { traffic: "127.0.0.1:0", admin: "127.0.0.1:0", ...config.listen as object };
+  const whole = {
+    stateDir: `${folder}/state`,
+    shutdown: { announceMs: 0, budgetMs: 20_000 },
+    ...config,
+    listen,
+  };
+  const log: Record<string, unknown>[] = [];
+  const baton = await startBaton(
+    runtime,
+    createLog({ write: (line) => log.push(JSON.parse(line)), now: () => runtime.clock.now() }),
+    { config: parseConfig(whole), path: undefined, warnings: [] },
+  );
+  return {
+    baton,
+    log,
+    url: (listener) => {
+      const address = baton.addresses[listener];
+      return address === undefined ? "" : `http://${printAddress(address)}`;
+    },
+  };
+}
+
+const upstream = (port: number, mount = "/") => ({ mount, upstream: `http://127.0.0.1:${port}` });
+
+async function withUpstream(action: (port: number) => Promise<void>): Promise<void> {
+  const server = http.createServer((request, response) => response.end(`up ${request.url}`));
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", () => resolve()));
+  try {
+    await action((server.address() as { port: number }).port);
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
+}
+
+test("the longest mount wins, what is mounted nowhere is 404 as JSON", async () => {
+  await withUpstream((port) =>
+    inScratch(async (folder) => {
+      const services = { a: upstream(port, "/a"), ab: upstream(port, "/a/b") };
+      const { baton, url, log } = await start(folder, { services });
+      const get = async (path: string) => await (await fetch(url("traffic") + path)).text();
+      assert.is(await get("/a/x"), "up /a/x");
+      assert.is(await get("/a/b/x"), "up /a/b/x");
+      const nowhere = await fetch(`${url("traffic")}/ax`);
+      assert.is(nowhere.status, 404);
+      assert.is((await nowhere.json()).error.code, "not_found");
+      await baton.shutDown();
+      const used = log.filter((line) => line.event === "request").map((line) => line.service);
+      assert.equal(used, ["a", "ab", undefined]);
+    })
+  );
+});
+
+test("an upstream that is down is 502 with its code", async () => {
+  await inScratch(async (folder) => {
+    const { baton, url } = await start(folder, { services: { a: upstream(1) } });
+    const answer = await fetch(`${url("traffic")}/`);
+    assert.is(answer.status, 502);
+    assert.is((await answer.json()).error.code, "upstream_connect_failed");
+    await baton.shutDown();
+  });
+});
+
+test("with a token every admin call but the page needs it, and the peer has its own", async () => {
+  await inScratch(async (folder) => {
+    await writeFile(`${folder}/admin.token`, "first\n");
+    await writeFile(`${folder}/peer.token`, "shared\n");
+    const { baton, url } = await start(folder, {
+      listen: { peer: "127.0.0.1:0" },
+      admin: { token: { file: `${folder}/admin.token` } },
+      replica: { token: { file: `${folder}/peer.token` } },
+    });
+    const status = async (where: string, token?: string) => {
+      const headers = new Headers();
+      if (token !== undefined) headers.set("authorization", `Bearer ${token}`);
+      const answer = await fetch(where, { headers });
+      await answer.body?.cancel();
+      return answer.status;
+    };
+    const admin = `${url("admin")}/api/v1/versions`;
+    assert.is(await status(admin), 401);
+    assert.is(await status(admin, "shared"), 401);
+    assert.is(await status(admin, "first"), 200);
+    assert.is(await status(`${url("admin")}/ui/`), 200);
+    await writeFile(`${folder}/admin.token`, "second\n");
+    assert.is(await status(admin, "first"), 401, "rotated without a restart");
+    assert.is(await status(admin, "second"), 200);
+
+    await until(() => baton.lifecycle.ready, "the recovery");
+    assert.is(await status(`${url("peer")}/ready`), 200);
+    assert.is(await status(`${url("peer")}/dump`), 401);
+    assert.is(await status(`${url("peer")}/dump`, "shared"), 200);
+    assert.is(await status(`${url("peer")}/health`, "shared"), 200);
+    assert.is(await status(`${url("peer")}/api/v1/versions`, "shared"), 404);
+    await baton.shutDown();
+  });
+});
+
+test("listeners may be unix sockets, also where a crash left the old ones", async () => {
+  await withUpstream((port) =>
+    inScratch(async (folder) => {
+      const config = {
+        listen: { traffic: `unix:${folder}/traffic.sock`, admin: `unix:${folder}/admin.sock` },
+        services: { a: upstream(port) },
+      };
+      for (const round of ["first", "second"]) {
+        const { baton } = await start(folder, config);
+        const get = async (socket: string, path: string) =>
+          await runtime.http.fetch(`http://localhost${path}`, { unixPath: `${folder}/${socket}` });
+        assert.is(await (await get("traffic.sock", "/x")).text(), "up /x", round);
+        assert.is((await (await get("admin.sock", "/ready")).json()).ready, true, round);
+        await baton.shutDown();
+        // As after a kill: the name is there and nobody answers.
+        const left = http.createServer();
+        await new Promise<void>((resolve) => left.listen(`${folder}/left.sock`, () => resolve()));
+        await runtime.files.remove(`${folder}/admin.sock`);
+        await runtime.files.rename(`${folder}/left.sock`, `${folder}/admin.sock`);
+        await new Promise((resolve) => left.close(resolve));
+      }
+    })
+  );
+});
+
+test("a start that fails leaves nothing listening and the folder free", async () => {
+  await withUpstream((port) =>
+    inScratch(async (folder) => {
+      const taken = { traffic: `127.0.0.1:${port}` };
+      const error = await rejection(
+        start(folder, { listen: taken, services: { a: upstream(port) } }),
+      );
+      assert.match(error.message, `listen.traffic = 127.0.0.1:${port}: `);
+      assert.is(await runtime.files.info(`${folder}/state/owner.json`), undefined);
+      const { baton } = await start(folder, { services: { a: upstream(port) } });
+      await baton.shutDown();
+    })
+  );
+});
+
+test("a state folder has one owner; that of a process that is gone is taken", async () => {
+  await inScratch(async (folder) => {
+    const first = await takeOwnership(runtime, folder);
+    assert.is(first.otherPid, undefined);
+    const again = await takeOwnership(runtime, folder);
+    assert.is(again.otherPid, undefined, "our own is no other");
+    const parent = process.ppid;
+    const startTime = await runtime.processes.startTime(parent);
+    await writeFile(`${folder}/owner.json`, JSON.stringify({ pid: parent, startTime }));
+    assert.is((await takeOwnership(runtime, folder)).otherPid, parent);
+    for (const left of [`{"pid":${parent},"startTime":"1"}`, '{"pid":', "null", '{"pid":"x"}']) {
+      await writeFile(`${folder}/owner.json`, left);
+      const taken = await takeOwnership(runtime, folder);
+      assert.is(taken.otherPid, undefined, left);
+      await taken.release();
+      assert.is(await runtime.files.info(`${folder}/owner.json`), undefined);
+    }
+  });
+});
+
+test("what happened is in the journal after a restart", async () => {
+  await withUpstream((port) =>
+    inScratch(async (folder) => {
+      const config = { services: { a: upstream(port) } };
+      const first = await start(folder, config);
+      await first.baton.shutDown();
+      const second = await start(folder, config);
+      const answer = await fetch(`${second.url("admin")}/api/v1/events`);
+      const events = (await answer.text()).trimEnd().split("\n").map((line) => JSON.parse(line));
+      const states = events.filter((event) => event.kind === "host_state").map(({ to }) => to);
+      assert.equal(states, ["serving", "draining", "stopping", "stopped", "serving"]);
+      assert.equal(events.map((event) => event.id), events.map((_, index) => index + 1));
+      await second.baton.shutDown();
+      assert.match(await readFile(`${folder}/state/events/events.ndjson`, "utf8"), "host_stopped");
+    })
+  );
+});
+
+test("a host without a service is ready at once and says so", async () => {
+  await inScratch(async (folder) => {
+    const { baton, url } = await start(folder, {});
+    assert.ok(baton.lifecycle.ready);
+    const metrics = await (await fetch(`${url("admin")}/metrics`)).text();
+    assert.match(metrics, "baton_ready 1");
+    assert.match(metrics, 'baton_host_state{state="serving"} 1');
+    const forced = await baton.force();
+    assert.is(forced.cut, 0);
+    assert.is(await baton.shutDown(), forced, "going down happens once");
+  });
+});
+
+test("the log of a start and an end has no secrets and no unknown shape", async () => {
+  await inScratch(async (folder) => {
+    await writeFile(`${folder}/token`, "s3cret-value");
+    const { baton, log } = await start(folder, { admin: { token: { file: `${folder}/token` } } });
+    await baton.shutDown();
+    for (const line of log) {
+      assert.match(String(line.event), /^[a-z][a-z0-9_]*$/);
+      assert.not.match(JSON.stringify(line), "s3cret-value");
+    }
+    assert.ok(log.length >= 4);
+  });
+});
+
+test.run();
