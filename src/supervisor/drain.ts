@@ -16,7 +16,7 @@ import type { Generation } from "./generation.ts";
 import type { ProcessResult } from "./process.ts";
 import { isAbsent } from "./readiness.ts";
 import { messageOf } from "./failure.ts";
-import { sleep } from "./wait.ts";
+import { settledWithin, sleep } from "./wait.ts";
 
 export interface DrainOptions {
   readonly drainPath: string;
@@ -64,6 +64,8 @@ const ASK_TIMEOUT_MS = 2_000;
 const STATUS_TIMEOUT_MS = 2_000;
 const MAX_STATUS_BYTES = 65_536;
 const MAX_LISTED = 100;
+/** What clients have at least, after the child's end, to take what it had sent. */
+const LAST_BYTES_MS = 1_000;
 /** WebSockets get their Close frame this long before they are cut. */
 const TUNNEL_WARNING_MS = 5_000;
 
@@ -77,6 +79,7 @@ export class Drain {
   readonly #generation: Generation;
   readonly #options: DrainOptions;
   readonly #log: Log;
+  readonly #onMove: (from: DrainPhase, to: DrainPhase, cause: DrainEvent) => void;
   readonly #startMs: number;
   /** Requests that were open at the begin and are not known to have failed. */
   readonly #leasesAtStart: number;
@@ -89,6 +92,7 @@ export class Drain {
   #childInflight: number | undefined;
   #legacy = false;
   #deadlineReached = false;
+  #forced = false;
   #result: Promise<DrainReport> | undefined;
   /** Resolves when only the signals are left to do, or nothing. */
   readonly idle: Promise<void>;
@@ -100,8 +104,10 @@ export class Drain {
     options: DrainOptions,
     log: Log,
     cause: string,
+    onMove: (from: DrainPhase, to: DrainPhase, cause: DrainEvent) => void,
   ) {
     this.cause = cause;
+    this.#onMove = onMove;
     this.#runtime = runtime;
     this.#generation = generation;
     this.#options = options;
@@ -143,7 +149,7 @@ export class Drain {
 
   /** SIGKILL now, whatever phase this is in. */
   force(): void {
-    this.#cutOpen("forced", () => true);
+    this.#forced = true;
     this.#generation.process?.force();
   }
 
@@ -173,7 +179,6 @@ export class Drain {
     const exited = new AbortController();
     const gone = process === undefined ? Promise.resolve() : process.exited.then((result) => {
       exit = result;
-      this.#cutOpen("the child ended", () => true);
       this.#step("exited");
       exited.abort(new Error("the child ended"));
     });
@@ -192,18 +197,26 @@ export class Drain {
       this.#deadlineReached ||= generation.leases > 0;
       this.#phase = "stopping";
       generation.move("stopping", this.#deadlineReached ? "drain deadline" : "drained");
-      const cutAtKill = this.#runtime.clock.after(
-        this.#graceMs,
-        () => this.#cutOpen("killed after the grace", () => true),
-      );
       process.stop(this.#graceMs);
-      await gone;
-      cutAtKill();
     }
     await gone;
-    stopTunnels();
     await generation.ended;
+    await this.#lastBytes();
+    stopTunnels();
     return this.#report(exit);
+  }
+
+  /**
+   * The child is gone; what it sent may still be on its way to slow clients. Exchanges that it left
+   * unfinished end by themselves, since their connection to it is broken.
+   */
+  async #lastBytes(): Promise<void> {
+    const { clock } = this.#runtime;
+    const drained = this.#generation.drained();
+    const leftMs = Math.max(LAST_BYTES_MS, this.#deadlineMs - clock.monotonic());
+    if (!this.#forced && await settledWithin(clock, drained, leftMs)) return;
+    this.#cutOpen(this.#forced ? "forced" : "the child ended", () => true);
+    await settledWithin(clock, drained, LAST_BYTES_MS);
   }
 
   /** Everything before the signals. Returns when the child may be stopped; throws on its exit. */
@@ -312,10 +325,11 @@ export class Drain {
   }
 
   #step(event: DrainEvent): void {
-    const next = moveDrain(this.#phase, event);
+    const from = this.#phase;
+    const next = moveDrain(from, event);
     if (next === undefined) return;
-    this.#log.debug("drain_phase", { from: this.#phase, to: next, cause: event });
     this.#phase = next;
+    this.#onMove(from, next, event);
   }
 
   #isLate(): boolean {
@@ -330,8 +344,10 @@ export class Drain {
     const check = (): void => {
       const endMs = Math.min(this.#startMs + this.#options.tunnelTimeoutMs, this.#deadlineMs);
       const leftMs = endMs - clock.monotonic();
+      // Where there is not that much time, half of it.
+      const warningMs = Math.min(TUNNEL_WARNING_MS, (endMs - this.#startMs) / 2);
       if (leftMs <= 0) this.#cutOpen("tunnel deadline", isTunnel);
-      else if (leftMs <= TUNNEL_WARNING_MS) {
+      else if (leftMs <= warningMs) {
         for (const lease of this.#generation.openLeases()) {
           if (!isTunnel(lease) || warned.has(lease)) continue;
           warned.add(lease);
@@ -340,7 +356,7 @@ export class Drain {
       }
       // Again and again: a request may become a tunnel later, and the deadline may come closer.
       if (this.#generation.leases === 0) return;
-      const nextMs = leftMs > TUNNEL_WARNING_MS ? leftMs - TUNNEL_WARNING_MS : leftMs;
+      const nextMs = leftMs > warningMs ? leftMs - warningMs : leftMs;
       cancel = clock.after(Math.max(10, Math.min(1_000, nextMs)), check);
     };
     cancel = clock.after(0, check);
@@ -349,9 +365,8 @@ export class Drain {
 
   #cutOpen(reason: string, which: (lease: Lease) => boolean): void {
     for (const lease of this.#generation.openLeases()) {
-      if (!which(lease)) continue;
-      this.recordCut(lease, reason);
-      lease.cut?.(reason);
+      // Its owner releases it with the reason, which is recorded then.
+      if (which(lease)) lease.cut?.(reason);
     }
   }
 

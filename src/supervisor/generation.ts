@@ -153,6 +153,7 @@ export class Generation {
       generation: this.number,
       address: { kind: "tcp", host: "127.0.0.1", port: this.port },
     });
+    target.onCut((lease, failure) => this.drain?.recordCut(lease, failure));
     this.#target = target;
     this.#targets.add(target);
     this.publishedAtMs = nowMs;

@@ -409,6 +409,7 @@ export class Supervisor implements Service {
       staleMs: this.#options.config.monitorStaleMs,
       error: this.#oracleError,
       converged: this.#converged,
+      heard: this.#listed !== undefined,
     });
     this.#converged = conditions.converged;
     return conditions;

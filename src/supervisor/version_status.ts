@@ -166,7 +166,7 @@ export function versionStatus(
   };
 }
 
-/** How a whole service stands. `converged` stays true once it was (a latch). */
+/** How a whole service stands. */
 export interface Conditions {
   /** At least one version has a route. */
   readonly available: boolean;
@@ -178,6 +178,7 @@ export interface Conditions {
   readonly reconciled: boolean;
   /** The last report of the oracle was an error, or a wanted version does not run because it failed. */
   readonly degraded: boolean;
+  /** Every wanted version was brought, or failed, once; stays true then (a latch). */
   readonly converged: boolean;
   readonly desired: number;
   readonly running: number;
@@ -192,11 +193,14 @@ export function conditionsOf(
     readonly staleMs: number;
     readonly error: string | undefined;
     readonly converged: boolean;
+    /** False until the oracle was heard for the first time: nothing is wanted yet, and that is no end. */
+    readonly heard: boolean;
   },
 ): Conditions {
   let desired = 0;
   let running = 0;
   let matching = 0;
+  let settled = 0;
   let serving = false;
   let rollouts = 0;
   let failing = 0;
@@ -209,22 +213,29 @@ export function conditionsOf(
     if (current?.target !== undefined) running += 1;
     if (current?.servesAt(options.nowMs, options.staleMs) === true) serving = true;
     const wanted = worker.overrideIdentity ?? worker.desired?.sha256;
-    if (current?.alive === true && current.build.sha256 === wanted) matching += 1;
-    else if (goal.kind !== "run" || worker.backoffLeftMs > 0) failing += 1;
+    const serves = current?.alive === true ? current.build.sha256 : undefined;
+    if (serves !== undefined && serves === wanted) matching += 1;
+    else if (goal.kind !== "run" || goal.sha256 !== wanted || worker.backoffLeftMs > 0) {
+      failing += 1;
+    }
+    const hasFailed = goal.kind === "nothing" || worker.backoffLeftMs > 0;
+    if (hasFailed || (goal.kind === "run" && goal.sha256 === serves)) settled += 1;
   }
   let leaving = 0;
   for (const generation of generations) if (generation.role === "leaving") leaving += 1;
-  const reconciled = matching === desired && rollouts === 0 && options.error === undefined;
+  const { error, heard } = options;
+  const reconciled = heard && matching === desired && rollouts === 0 && error === undefined;
   return {
     available: running > 0,
     serving,
     progressing: rollouts > 0 || leaving > 0 || matching < desired,
     reconciled,
-    degraded: options.error !== undefined || failing > 0,
-    converged: options.converged || reconciled,
+    degraded: error !== undefined || failing > 0,
+    // A version that failed has had its chance: it must not keep the host from serving the others.
+    converged: options.converged || (heard && settled === desired),
     desired,
     running,
-    ...(options.error === undefined ? {} : { error: options.error }),
+    ...(error === undefined ? {} : { error }),
   };
 }
 

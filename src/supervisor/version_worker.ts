@@ -562,6 +562,9 @@ export class VersionWorker {
   #leave(generation: Generation, cause: string): void {
     generation.role = "leaving";
     generation.withdraw();
+    // What a child that leaves says about its readiness is of no use to anybody.
+    void this.#monitors.get(generation)?.stop();
+    this.#monitors.delete(generation);
     this.#context.changed(generation);
     if (generation.phase === "stopped") return;
     void this.drain(generation, cause).run();
@@ -585,6 +588,13 @@ export class VersionWorker {
       },
       reports.log,
       cause,
+      (from, to, event) =>
+        reports.tell("debug", "drain_moved", this.name, {
+          generation: generation.number,
+          from,
+          to,
+          cause: event,
+        }),
     );
     generation.drain = drain;
     void drain.run().then((report) => reports.drained(report));
@@ -803,6 +813,8 @@ export class VersionWorker {
     this.#closeProbation("shutdown");
     this.#canary?.cancelTimer();
     this.#reviewRollout();
+    // Those who wait for a start would wait in vain.
+    if (this.#current === undefined) this.#context.holds.dismiss(this.name);
   }
 
   /** Takes away all routes of it, in this turn. */

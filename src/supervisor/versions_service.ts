@@ -77,9 +77,6 @@ export class VersionsService implements Service {
       }
       const { lease, generation } = claim;
       const outcome = await forward(exchange, lease, { target, returnFailure: true });
-      if (outcome.result === "cut" || outcome.result === "upstream_failed") {
-        generation.drain?.recordCut(lease, outcome.reason ?? outcome.result);
-      }
       if (outcome.result !== "upstream_failed" || exchange.finished || exchange.answered) return;
       if (!outcome.retriable) return exchange.respond(failure(outcome));
       // Nothing of it was sent: it goes to this generation again, or to the one that comes after it.

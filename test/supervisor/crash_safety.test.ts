@@ -184,6 +184,27 @@ test("an orphan that ignores SIGTERM, with a helper in its group, is ended by SI
   }
 });
 
+test("a child that was never recorded is found by the mark in its environment", async () => {
+  const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
+  const oracle = new FileOracle(`${folder}/oracle`);
+  await oracle.publish("v1", await makeBuild({ id: "one" }));
+  const victim = new Victim(folder, {});
+  await victim.serves("one");
+  victim.process.kill("SIGKILL");
+  await victim.exited;
+  const [orphan] = await childrenIn(folder);
+  await rm(`${folder}/state/shard/children.json`);
+  const harness = await createHarness({ folder });
+  try {
+    const ended = await harness.event("orphan_ended");
+    assert.equal([ended.group, ended.ended], [orphan, true]);
+    await harness.serves("v1", "one");
+  } finally {
+    await harness.close();
+    await rm(folder, { recursive: true, force: true });
+  }
+});
+
 test("quarantine and the operators' hand survive the kill", async () => {
   const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
   const oracle = new FileOracle(`${folder}/oracle`);

@@ -122,6 +122,11 @@ export async function createHarness(options: HarnessOptions = {}): Promise<Harne
   const origin = `http://127.0.0.1:${address.port}`;
   if (options.start !== false) await supervisor.start();
 
+  // Twice: the first call may join a poll that had read the list before it was written.
+  const poll = async (): Promise<void> => {
+    await supervisor.pollNow();
+    await supervisor.pollNow();
+  };
   const harness: Harness = {
     folder,
     oracle,
@@ -134,12 +139,12 @@ export async function createHarness(options: HarnessOptions = {}): Promise<Harne
     async publish(name, build) {
       const made = await makeBuild(build);
       await oracle.publish(name, made);
-      await supervisor.pollNow();
+      await poll();
       return made;
     },
     async remove(name) {
       await oracle.remove(name);
-      await supervisor.pollNow();
+      await poll();
     },
     async get(path, method = "GET") {
       const response = await runtime.http.fetch(`${origin}${path}`, { method });

@@ -29,8 +29,8 @@ test(
 
 test(
   "case 73: a version that is listed again while it drains starts when the drain is over, once",
-  withHarness({}, async (h) => {
-    const build = { id: "one", inflightCountdown: 20 };
+  withHarness({ config: { drainPollMs: 50 } }, async (h) => {
+    const build = { id: "one", inflightCountdown: 30 };
     await h.publish("v1", build);
     await h.serves("v1", "one");
     await h.remove("v1");
@@ -52,7 +52,7 @@ test(
 test(
   "case 74: a rollout under way is called off when its version begins to drain, and leaves no marker",
   withHarness({}, async (h) => {
-    await h.publish("v1", { id: "one", inflightCountdown: 20 });
+    await h.publish("v1", { id: "one", inflightCountdown: 5 });
     await h.serves("v1", "one");
     await h.publish("v1", { id: "two", readyDelayMs: 60_000, unreadyAs: "initializing" });
     await until(() => h.supervisor.generations().length === 2);

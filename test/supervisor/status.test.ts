@@ -51,7 +51,7 @@ test(
 test(
   "case 36: a new running and an old draining child of one name are both listed, the new one routed",
   withHarness({}, async (h) => {
-    const old = await h.publish("v1", { id: "one", inflightCountdown: 20 });
+    const old = await h.publish("v1", { id: "one", stuckInflight: 1 });
     await h.serves("v1", "one");
     const oldPort = h.supervisor.healthz()[0]?.port;
     await h.publish("v1", { id: "two" });
