@@ -8,6 +8,7 @@ import { parseArguments, UsageError } from "./arguments.ts";
 import { check } from "./check.ts";
 import { controls } from "./control.ts";
 import { drain } from "./drain.ts";
+import { dump } from "./dump.ts";
 import { events } from "./events.ts";
 import { logs } from "./logs.ts";
 import { publish } from "./publish.ts";
@@ -23,6 +24,7 @@ const VERBS: readonly Verb[] = [
   status,
   logs,
   events,
+  dump,
   ...controls,
   drain,
   version,
