@@ -17,8 +17,11 @@ import { JsonDumpScanner, jsonString } from "./json_dump_scanner.ts";
 import { WorkSlice } from "./work_slice.ts";
 
 export interface DynamoReaderOptions extends DumpReaderOptions {
-  /** The lanes that we know: only these are taken, and only by exact names. */
-  readonly catalogue: readonly LaneKey[];
+  /**
+   * The lanes that we know: only these are taken, and only by exact names. `any` takes all, with
+   * names as they are guessed from the dump (a partition's name is split at its last colon).
+   */
+  readonly catalogue: readonly LaneKey[] | "any";
 }
 
 const TIER_OF: Readonly<Record<string, number>> = {
@@ -34,7 +37,9 @@ export async function readDynamoDump(
   sink: DumpSink,
   options: DynamoReaderOptions,
 ): Promise<{ lanes: number; blocks: number }> {
-  const catalogue = new Catalogue(options.catalogue);
+  const catalogue = options.catalogue === "any"
+    ? new AnyCatalogue()
+    : new Catalogue(options.catalogue);
   const finished: Partition[] = [];
   let current: Partition | undefined;
   const scanner = new JsonDumpScanner({
@@ -114,6 +119,10 @@ function parse(text: string): Record<string, JsonU64> {
   throw new DumpBroken("an event is not an object");
 }
 
+interface KnownLanes {
+  get(lane: string): LaneKey | "ambiguous" | undefined;
+}
+
 /** Known lanes by Dynamo's names for them; names that stand for two of ours stand for none. */
 class Catalogue {
   readonly #partitions = new Map<string, Map<string, LaneKey | "ambiguous">>();
@@ -139,7 +148,7 @@ class Catalogue {
     }
   }
 
-  partition(name: string): ReadonlyMap<string, LaneKey | "ambiguous"> {
+  partition(name: string): KnownLanes {
     return this.#partitions.get(name) ?? new Map();
   }
 
@@ -150,17 +159,35 @@ class Catalogue {
   }
 }
 
+class AnyCatalogue {
+  partition(name: string): KnownLanes {
+    const colon = name.lastIndexOf(":");
+    const model = colon === -1 ? name : name.slice(0, colon);
+    const group = colon === -1 ? "default" : name.slice(colon + 1);
+    return {
+      get(lane) {
+        const [worker = "", dpRank = "0"] = lane.split("/");
+        return { model, group, worker, dpRank: Number(dpRank) };
+      },
+    };
+  }
+
+  unambiguous(): LaneKey[] {
+    return [];
+  }
+}
+
 function laneName(worker: bigint, dpRank: number): string {
   return `${worker}/${dpRank}`;
 }
 
 class Partition {
-  readonly #known: ReadonlyMap<string, LaneKey | "ambiguous">;
+  readonly #known: KnownLanes;
   readonly #maxLaneBlocks: number;
   readonly #lanes = new Map<string, DynamoLane>();
   blockSize: number | undefined;
 
-  constructor(known: ReadonlyMap<string, LaneKey | "ambiguous">, maxLaneBlocks: number) {
+  constructor(known: KnownLanes, maxLaneBlocks: number) {
     this.#known = known;
     this.#maxLaneBlocks = maxLaneBlocks;
   }
