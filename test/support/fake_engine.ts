@@ -23,7 +23,16 @@ export type Dialect = "vllm-array" | "vllm-map" | "sglang" | "trtllm";
 export const DIALECTS: readonly Dialect[] = ["vllm-array", "vllm-map", "sglang", "trtllm"];
 
 /** How the replay socket behaves. `holes` leaves out every third batch of an answer. */
-export type ReplayMode = "normal" | "silent" | "slow" | "empty" | "holes" | "truncated" | "garbage";
+export const REPLAY_MODES = [
+  "normal",
+  "silent",
+  "slow",
+  "empty",
+  "holes",
+  "truncated",
+  "garbage",
+] as const;
+export type ReplayMode = (typeof REPLAY_MODES)[number];
 
 export interface FakeEngineOptions {
   readonly runtime: Runtime;
