@@ -47,6 +47,9 @@ const LF = 10;
 /** "HTTP/1." */
 const VERSION = new Uint8Array([0x48, 0x54, 0x54, 0x50, 0x2f, 0x31, 0x2e]);
 const MOST_EXTENSION_BYTES = 4096;
+/** `;name`, `;name=token` or `;name="text"`, as often as one likes (RFC 9112 section 7.1.1). */
+const EXTENSIONS =
+  /^(?:;[\w!#$%&'*+.^`|~-]+(?:=(?:[\w!#$%&'*+.^`|~-]+|"(?:[\t \x21\x23-\x5b\x5d-\x7e]|\\[\t\x20-\x7e])*"))?)*$/;
 const NONE = new Uint8Array(0);
 
 export class AnswerReader {
@@ -67,7 +70,7 @@ export class AnswerReader {
   #mayUpgrade = false;
   #left = 0;
   #digits = 0;
-  #extension = 0;
+  #extension = "";
   #held: Uint8Array = NONE;
   #status = 0;
   #reason = "";
@@ -240,7 +243,7 @@ export class AnswerReader {
     }
     if (isCoded) {
       this.#state = CHUNK_SIZE;
-      this.#left = this.#digits = this.#extension = 0;
+      this.#left = this.#digits = 0;
       return sink.onHead(status, this.#reason, head, "chunked", 0);
     }
     if (hasLength) {
@@ -268,26 +271,29 @@ export class AnswerReader {
             if (this.#digits > 12) return this.#fail("chunk size too large");
           } else if (this.#digits === 0) return this.#fail("invalid chunk size");
           else if (byte === CR) this.#state = CHUNK_SIZE_LF;
-          else if (byte === 0x3b) this.#state = CHUNK_EXTENSION;
-          else return this.#fail("invalid chunk size");
+          else if (byte === 0x3b) {
+            this.#state = CHUNK_EXTENSION;
+            this.#extension = ";";
+          } else return this.#fail("invalid chunk size");
           at += 1;
           break;
         }
         case CHUNK_EXTENSION:
-          if (byte === CR) this.#state = CHUNK_SIZE_LF;
-          else if ((byte < 0x20 && byte !== 9) || byte === 0x7f) {
-            return this.#fail("invalid chunk extension");
-          }
-          this.#extension += 1;
-          if (this.#extension > MOST_EXTENSION_BYTES) {
-            return this.#fail("chunk extension too large");
+          if (byte === CR) {
+            if (!EXTENSIONS.test(this.#extension)) return this.#fail("invalid chunk extension");
+            this.#state = CHUNK_SIZE_LF;
+          } else {
+            this.#extension += String.fromCharCode(byte);
+            if (this.#extension.length > MOST_EXTENSION_BYTES) {
+              return this.#fail("chunk extension too large");
+            }
           }
           at += 1;
           break;
         case CHUNK_SIZE_LF:
           if (byte !== LF) return this.#fail("invalid chunk size line");
           this.#state = this.#left === 0 ? TRAILERS : CHUNK_DATA;
-          this.#digits = this.#extension = 0;
+          this.#digits = 0;
           at += 1;
           if (this.#state === TRAILERS) {
             return at < bytes.length ? this.#trailers(bytes, at, sink) : at;

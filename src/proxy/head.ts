@@ -84,6 +84,7 @@ const LF = 10;
 const SPACE = 0x20;
 const TAB = 9;
 const COLON = 0x3a;
+const SLASH = 0x2f;
 
 /** Candidates by length and three letters: one look-up a line, then the name is compared. */
 const CANDIDATE = new Uint8Array(1024);
@@ -330,8 +331,8 @@ export interface RequestLine {
 const VERSION_11 = new Uint8Array([0x48, 0x54, 0x54, 0x50, 0x2f, 0x31, 0x2e, 0x31, CR, LF]);
 
 /**
- * Scans a plain request line: an upper-case method, a target of visible ASCII without `#`, and
- * exactly HTTP/1.1. Answers the offset of the first header line, INCOMPLETE or UNUSUAL.
+ * Scans a plain request line: an upper-case method, a path of visible ASCII without `#`, and exactly
+ * HTTP/1.1. Answers the offset of the first header line, INCOMPLETE or UNUSUAL.
  */
 export function scanRequestLine(
   bytes: Uint8Array,
@@ -349,7 +350,7 @@ export function scanRequestLine(
   const targetStart = at;
   while (at < to && TARGET_CHAR[bytes[at] as number] === 1) at += 1;
   if (at + 11 > to) return INCOMPLETE;
-  if (bytes[at] !== SPACE || at === targetStart) return UNUSUAL;
+  if (bytes[at] !== SPACE || bytes[targetStart] !== SLASH) return UNUSUAL;
   for (let index = 0; index < 10; index++) {
     if (bytes[at + 1 + index] !== VERSION_11[index]) return UNUSUAL;
   }
