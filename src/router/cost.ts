@@ -9,6 +9,8 @@
 export interface CostWeights {
   /** Weight of all prefill blocks. */
   readonly prefillScale: number;
+  /** Weight of all credit for blocks that are held. */
+  readonly creditScale: number;
   /** Credit for a block on the worker's device. */
   readonly deviceCredit: number;
   readonly hostCredit: number;
@@ -20,6 +22,8 @@ export interface CostWeights {
    * shortest one, per request length of excess; 0 = never.
    */
   readonly creditDecay: number;
+  /** Weight of the blocks of requests in progress. */
+  readonly decodeWeight: number;
   /** Blocks that each request in progress weighs, on top of its decode blocks. */
   readonly activeRequestWeight: number;
   /** Whether queued prefill counts at all; false for pools that only decode. */
@@ -28,14 +32,33 @@ export interface CostWeights {
 
 export const DEFAULT_WEIGHTS: CostWeights = {
   prefillScale: 1,
+  creditScale: 1,
   deviceCredit: 1,
   hostCredit: 0.75,
   diskCredit: 0.25,
   externalCredit: 0,
   creditDecay: 0,
+  decodeWeight: 1,
   activeRequestWeight: 0,
   trackPrefill: true,
 };
+
+/**
+ * The weights of a pool. Against the defaults, found by replaying traces (the routing bench): what is
+ * being decoded delays a prompt far less than what waits for prefill, and a held block is worth more
+ * than the time to compute it, since computing it elsewhere also takes a place in that cache.
+ */
+export function poolWeights(blockSize: number): CostWeights {
+  return {
+    ...DEFAULT_WEIGHTS,
+    creditScale: 2,
+    decodeWeight: 0.02,
+    activeRequestWeight: ACTIVE_REQUEST_TOKENS / blockSize,
+  };
+}
+
+/** Tokens of prefill that a request in progress weighs as much as. */
+const ACTIVE_REQUEST_TOKENS = 256;
 
 /** What a worker is busy with. */
 export interface WorkerLoad {
@@ -100,13 +123,14 @@ export function costOf(
     weights.diskCredit * (overlap.disk - overlap.host) +
     weights.externalCredit * (overlap.external - overlap.disk);
   const decodeBlocks = (load?.decodeBlocks ?? 0) + requestBlocks;
+  const decode = weights.decodeWeight * decodeBlocks;
   const requests = weights.activeRequestWeight * (load?.requests ?? 0);
   let total: number;
   if (weights.trackPrefill) {
-    const prefillBlocks = (queued + tokens) / blockSize;
-    total = weights.prefillScale * Math.max(0, prefillBlocks - credit) + decodeBlocks + requests;
+    const prefillBlocks = (queued + tokens) / blockSize - weights.creditScale * credit;
+    total = weights.prefillScale * Math.max(0, prefillBlocks) + decode + requests;
   } else {
-    total = (credit > 0 ? Math.max(0, decodeBlocks - credit) : decodeBlocks) + requests;
+    total = (credit > 0 ? Math.max(0, decode - weights.creditScale * credit) : decode) + requests;
   }
   if (taintWeight !== 0) total *= Math.exp(-Math.tanh(taintWeight));
   const prefillTokens = Math.max(0, Math.round(tokens - credit * blockSize));

@@ -2,7 +2,7 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { BatonError } from "../../src/errors.ts";
 import { type Candidate, choose } from "../../src/router/choice.ts";
-import { costOf, DEFAULT_WEIGHTS, NO_OVERLAP } from "../../src/router/cost.ts";
+import { costOf, DEFAULT_WEIGHTS, NO_OVERLAP, poolWeights } from "../../src/router/cost.ts";
 
 const PROMPT = { tokens: 160, blockSize: 16 };
 const NEVER = () => {
@@ -92,6 +92,16 @@ test("a pool that only decodes credits overlap against decode blocks", () => {
   assert.is(cost(busy(5_000, 5), NO_OVERLAP, weights).total, 15);
   assert.is(cost(busy(5_000, 5), overlap(4), weights).total, 11);
   assert.is(cost(busy(0, 0), overlap(10), { ...weights, deviceCredit: 3 }).total, 0);
+});
+
+test("a pool's weights favour held blocks, and book what has to be computed all the same", () => {
+  const weights = poolWeights(16);
+  const { total, prefillTokens } = cost(busy(160, 90, 2), overlap(4, 8), weights);
+  // Queued and own prefill, minus twice the credit, plus a fiftieth of the decode blocks, plus 16
+  // blocks for each request.
+  assert.is(total, 10 + 10 - 2 * 7 + 0.02 * 100 + 2 * 16);
+  assert.is(prefillTokens, 160 - 7 * 16);
+  assert.is(poolWeights(512).activeRequestWeight, 0.5);
 });
 
 test("kv 211: the shortest queue is looked for only when it matters", () => {
