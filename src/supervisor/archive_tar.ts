@@ -4,7 +4,7 @@
  */
 
 import { createTarDecoder, type ParsedTarEntry } from "modern-tar";
-import { Allowance, badArchive, onDisk, type UnpackOptions, writeEntry } from "./archive.ts";
+import { Allowance, badArchive, onDisk, type UnpackOptions, writeEntry } from "./archive_entry.ts";
 import { RolloutFailure } from "./failure.ts";
 import { parentOf } from "./state.ts";
 

@@ -5,7 +5,13 @@
 
 import { type Entry, type FileEntry, Reader, ZipReader } from "@zip.js/zip.js";
 import type { Files } from "../runtime/runtime.ts";
-import { badArchive, onDisk, programEntry, type UnpackOptions, writeEntry } from "./archive.ts";
+import {
+  badArchive,
+  onDisk,
+  programEntry,
+  type UnpackOptions,
+  writeEntry,
+} from "./archive_entry.ts";
 import { RolloutFailure } from "./failure.ts";
 
 /** The directory of a zip is read in one piece; no honest one is near this. */

@@ -10,7 +10,7 @@
 import type { Clock, Files, FileWriter, Http, Random, Sha256 } from "../runtime/runtime.ts";
 import { FileMissing } from "../runtime/runtime.ts";
 import { assertSecure, fileUrlPath } from "./address.ts";
-import { onDisk } from "./archive.ts";
+import { onDisk } from "./archive_entry.ts";
 import { abortReason, messageOf, RolloutFailure, throwIfAborted } from "./failure.ts";
 import { sleep } from "./wait.ts";
 

@@ -10,7 +10,9 @@
 import type { VersionsConfig } from "../config/versions.ts";
 import type { Log } from "../observe/log.ts";
 import type { Runtime } from "../runtime/runtime.ts";
-import { onDisk, unpack } from "./archive.ts";
+import { isLoopbackHost } from "./address.ts";
+import { unpack } from "./archive.ts";
+import { onDisk } from "./archive_entry.ts";
 import type { DesiredVersion } from "./catalog.ts";
 import { download } from "./download.ts";
 import { messageOf, RolloutFailure, throwIfAborted } from "./failure.ts";
@@ -230,6 +232,10 @@ export class Installs {
     const paths = canonicalPaths(binDir, name, sha256, config.binaryName);
     const folder = `${binDir}/${name}`;
     await onDisk(files.makeFolder(folder, 0o755));
+    if (isUnencrypted(desired.url)) {
+      // Its hash comes from the oracle, so it cannot be replaced on the way; but it can be seen.
+      log.warn("artifact_not_encrypted", { version: name, url: printableUrl(desired.url) });
+    }
     log.info("download_started", { version: name, sha256, url: printableUrl(desired.url) });
     const archive = await download({
       runtime,
@@ -331,4 +337,8 @@ function printableUrl(url: string): string {
   if (!URL.canParse(url) || url.startsWith("file:")) return url;
   const { origin, pathname } = new URL(url);
   return origin + pathname;
+}
+
+function isUnencrypted(url: string): boolean {
+  return url.startsWith("http:") && !isLoopbackHost(new URL(url).hostname);
 }
