@@ -7,6 +7,7 @@ import type { Problem } from "./problems.ts";
 import type { Config } from "./schema.ts";
 import { mountsOf } from "./service.ts";
 import { isLoopback, isPublic, printAddress } from "./values.ts";
+import { parseSwitch } from "./versiond_values.ts";
 
 /** Every broken rule. `config` already satisfies the schema. */
 export function brokenRules(config: Config): Problem[] {
@@ -15,6 +16,7 @@ export function brokenRules(config: Config): Problem[] {
     ...poolRules(config),
     ...listenRules(config),
     ...shutdownRules(config),
+    ...versionsRules(config),
   ];
 }
 
@@ -130,5 +132,36 @@ function* shutdownRules(config: Config): Iterable<Problem> {
       value: String(versions.killGraceMs),
       allowed: `less than shutdown.budgetMs - shutdown.announceMs (${budgetMs - announceMs})`,
     };
+  }
+}
+
+function* versionsRules(config: Config): Iterable<Problem> {
+  for (const [name, { versions }] of Object.entries(config.services)) {
+    if (versions === undefined) continue;
+    const key = `services.${name}.versions`;
+    if (versions.lastPort < versions.basePort) {
+      yield {
+        key: `${key}.lastPort`,
+        value: String(versions.lastPort),
+        allowed: `at least basePort (${versions.basePort})`,
+      };
+    }
+    const ha = parseSwitch(versions.ha);
+    if (ha === undefined) {
+      yield {
+        key: `${key}.ha`,
+        value: JSON.stringify(versions.ha),
+        allowed: "1/t/true/yes/on or 0/f/false/no/off",
+      };
+    }
+    // Replicas over one database must run the same published build.
+    const [override] = Object.keys(versions.overrides);
+    if (ha === true && override !== undefined) {
+      yield {
+        key: `${key}.overrides`,
+        value: JSON.stringify(override),
+        allowed: "none while `ha` is on",
+      };
+    }
   }
 }

@@ -32,6 +32,35 @@ function urlPath(fallback: string, description: string) {
   );
 }
 
+/** A version's name: one safe path component of 1 to 64 characters. */
+export const VERSION_NAME = /^[A-Za-z0-9][A-Za-z0-9._+~-]{0,63}$/;
+
+const versionName = v.pipe(
+  v.string(),
+  v.trim(),
+  v.regex(
+    VERSION_NAME,
+    "a version's name: 1 to 64 letters, digits, and . _ + ~ -, a letter or digit first",
+  ),
+);
+
+const PLACEHOLDERS = ["binary", "folder", "name", "dataDir", "port", "adminPort"];
+const PLACEHOLDERS_ALLOWED = `text with these placeholders only: ${
+  PLACEHOLDERS.map((name) => `{${name}}`).join(" ")
+}`;
+
+/** Text in which placeholders are filled in; one that is misspelt would reach the child as it is. */
+const template = v.pipe(
+  v.string(),
+  v.check(
+    (value) =>
+      [...value.matchAll(/\{([A-Za-z]+)\}/g)].every(([, name]) =>
+        PLACEHOLDERS.includes(name ?? "")
+      ),
+    PLACEHOLDERS_ALLOWED,
+  ),
+);
+
 /** One path component, as the name of a binary. */
 const fileName = v.pipe(
   v.string(),
@@ -204,7 +233,7 @@ export const versionsSchema = v.strictObject({
   // -------------------------------------------------------------------------- starting a child
   command: v.optional(
     v.pipe(
-      v.array(v.string()),
+      v.array(template),
       v.minLength(1),
       v.description(
         "The child's command line. {binary}, {port}, {adminPort}, {dataDir}, {name} and {folder} (of the install) are filled in.",
@@ -227,7 +256,7 @@ export const versionsSchema = v.strictObject({
     v.pipe(
       v.record(
         v.pipe(v.string(), v.regex(/^[A-Za-z_][A-Za-z0-9_]*$/, "a variable's name")),
-        v.string(),
+        template,
       ),
       v.description("Further variables for every child; the same placeholders as in command."),
     ),
@@ -254,7 +283,7 @@ export const versionsSchema = v.strictObject({
   ),
   nonHaVersions: v.optional(
     v.pipe(
-      v.array(v.string()),
+      v.array(versionName),
       v.description("Devshard only: versions that `ha` does not apply to."),
     ),
     [],
@@ -263,14 +292,14 @@ export const versionsSchema = v.strictObject({
   lastPort: count(65_535, "The last port that children get.", 1, 65_535),
   overrides: v.optional(
     v.pipe(
-      v.record(v.string(), v.string()),
+      v.record(versionName, text("The program.")),
       v.description("A local program to run for a version instead of its published build."),
     ),
     {},
   ),
   force: v.optional(
     v.pipe(
-      v.array(v.string()),
+      v.array(versionName),
       v.description(
         "Versions to run although the oracle does not list them; each needs an override.",
       ),

@@ -7,6 +7,7 @@
  * anything else sees them. Fields that are not known are ignored.
  */
 
+import { VERSION_NAME } from "../config/versions.ts";
 import { fileUrlPath } from "./address.ts";
 import { parentOf } from "./state.ts";
 
@@ -36,14 +37,13 @@ export class CatalogRefused extends Error {
   override readonly name = "CatalogRefused";
 }
 
-const NAME = /^[A-Za-z0-9][A-Za-z0-9._+~-]{0,63}$/;
 const SHA256 = /^[0-9a-fA-F]{64}$/;
 const ENTRY_POINT = /^(?!\/)(?!.*(?:^|\/)\.{1,2}(?:\/|$))[^\\\0]{1,1024}$/;
 const CHECKSUM_PREFIX = "sha256:";
 
 /** 1 to 64 characters, a letter or digit first, then also `. _ + ~ -`. */
 export function isVersionName(value: string): boolean {
-  return NAME.test(value);
+  return VERSION_NAME.test(value);
 }
 
 /** 64 hex characters, either case. */

@@ -268,6 +268,11 @@ test("our names win over versiond's, and both may be mixed", () => {
   );
 });
 
+test("a forced or overridden name that is no version name refuses the start: it becomes a path", () => {
+  refused({ ...ORACLE, VERSIOND_FORCE: "v1,../v2" }, /VERSIOND_FORCE/);
+  refused({ ...ORACLE, "VERSIOND_OVERRIDE_/etc": "/tmp/x" }, /VERSIOND_OVERRIDE/);
+});
+
 test("a bad value names the variable that it came from", () => {
   refused({ ...ORACLE, VERSIOND_READY_PATH: "ready" }, /VERSIOND_READY_PATH/);
   refused({ BATON_ORACLE_URL: "https://o.test/", BATON_BAKE_MS: "soon" }, /BATON_BAKE_MS/);

@@ -120,7 +120,7 @@ test("a template fills in every placeholder, and leaves other braces alone", () 
       "{binary}",
       "--listen=:{port}",
       "--admin={adminPort}",
-      '{"a":{b}}',
+      '{"a":{}}',
     ],
     env: { PORT: "{port}", DIR: "{dataDir}", NAME: "{name}", WHERE: "{folder}" },
   });
@@ -128,11 +128,18 @@ test("a template fills in every placeholder, and leaves other braces alone", () 
   assert.is(wantsAdminPort(config), false);
   const { command, args, env } = childCommand(templated, {}, { ...start, adminPort: 7 });
   assert.is(command, "/usr/bin/env");
-  assert.equal(args, ["-S", "/bin/v2/devshard", "--listen=:5001", "--admin=7", '{"a":{b}}']);
+  assert.equal(args, ["-S", "/bin/v2/devshard", "--listen=:5001", "--admin=7", '{"a":{}}']);
   assert.is(env.PORT, "5001");
   assert.is(env.DIR, "/data/v2");
   assert.is(env.NAME, "v2");
   assert.is(env.WHERE, "/bin/v2");
+});
+
+test("a placeholder that is misspelt is refused", () => {
+  for (const part of ["{Port}", "--x={adminport}", "{BINARY}"]) {
+    assert.throws(() => defaultVersionsConfig({ oracle: "file:x", command: ["{binary}", part] }));
+    assert.throws(() => defaultVersionsConfig({ oracle: "file:x", env: { A: part } }));
+  }
 });
 
 test("a value that looks like a placeholder is not filled in twice", () => {
