@@ -589,6 +589,36 @@ test("loading replaces, and a load that makes no sense changes nothing", async (
   assert.equal(f.query([1, 2, 3]), { 1: 3 });
 });
 
+test("a large lane loads in slices, and holds what it held until all is there", async () => {
+  const f = await Fixture.create(2), g = await Fixture.create(2);
+  const path = range(1, 30_000);
+  f.store(0, path);
+  const snapshot = f.index.snapshot(f.lane(0));
+  g.store(0, [5, 6]);
+  const during: unknown[] = [];
+  await g.index.loadInSlices(g.lane(0), snapshot, () => {
+    during.push(g.query([5, 6]), g.query([1]));
+    return Promise.resolve();
+  });
+  assert.equal(during, [{ 0: 2 }, {}, { 0: 2 }, {}, { 0: 2 }, {}]);
+  assert.equal([g.query([5, 6]), g.query(path)], [{}, { 0: 30_000 }]);
+  assert.equal(g.rows(0), f.rows(0));
+  let failure: unknown;
+  await g.index.loadInSlices(g.lane(1), snapshot, () => {
+    g.index.closeLane(g.lane(1));
+    return Promise.resolve();
+  }).catch((error) => failure = error);
+  assert.match(String(failure), /closed/);
+  const { parents } = snapshot;
+  parents[20_000] = 20_001;
+  await g.index.loadInSlices(g.lane(0), snapshot, () => Promise.resolve())
+    .catch((error) => failure = error);
+  assert.match(String(failure), /row 20000 does not fit/);
+  assert.equal(g.query(path), { 0: 30_000 });
+  while (!g.index.tidy());
+  assert.is(g.index.stats().blocks, 30_000);
+});
+
 test("a thousand lanes: each with its own depth of one sequence", async () => {
   const f = await Fixture.create(1_000);
   const path = range(1, 400);

@@ -54,6 +54,7 @@ export interface IndexExports {
     tiers: number,
     copies: number,
     holdings: number,
+    tags: number,
   ): number;
   matchBegin(): void;
   matchFeed(locals: number, count: number): number;

@@ -513,20 +513,11 @@ let touched: u32 = 0;
  */
 function lookAhead(tag: u32, slot: u32, count: u32, engines: usize, locals: usize): u32 {
   const batch = count < AHEAD ? count : AHEAD;
-  let sum: u32 = 0;
   for (let i: u32 = 0; i < batch; i++) {
-    const offset = <usize>i << 3;
-    tag = edgeTag(tag, load<u64>(locals + offset));
-    const name = engineTag(load<u64>(engines + offset), slot);
+    tag = edgeTag(tag, load<u64>(locals + (<usize>i << 3)));
     store<u32>(AHEAD_TAGS + (<usize>i << 2), tag);
-    store<u32>(AHEAD_NAMES + (<usize>i << 2), name);
-    seek(EDGES, tag);
-    sum += load<u32>(chunkAt);
-    seek(ENGINES, name);
-    sum += load<u32>(chunkAt);
   }
-  // Kept where the compiler cannot see that nobody asks.
-  touched = sum;
+  readPlaces(slot, batch, engines, AHEAD_TAGS);
   return tag;
 }
 
@@ -534,7 +525,7 @@ function lookAhead(tag: u32, slot: u32, count: u32, engines: usize, locals: usiz
  * Stores rows of a snapshot, `base` being the number of the first. `parents` (i32 each) are row
  * numbers, -1 where a sequence starts; a row whose parent is below `base` has the parent's engine
  * hash in its place in `names`. Each row has a mask of `tiers` (u8) and the `copies` (u16) that each
- * of them holds. `holdings` is room for 4 bytes a row. Returns the number of rows taken: less than
+ * of them holds. `holdings` and `tags` are room for 4 bytes a row. Returns the number of rows taken: less than
  * `count` when a parent is missing or does not come first, a name is taken, a block has two names, or
  * nothing is held. With a bound, rows that do not fit are left out.
  */
@@ -549,15 +540,29 @@ export function loadRows(
   tiers: usize,
   copies: usize,
   holdings: usize,
+  tags: usize,
 ): u32 {
   resetResult();
   for (let i: u32 = 0; i < count; i++) {
+    const word = <usize>i << 2;
+    const parent = load<i32>(parents + word);
+    let tag = ROOT_TAG;
+    if (parent >= base) {
+      if (parent >= base + <i32>i) return i;
+      tag = load<u32>(tags + (<usize>(parent - base) << 2));
+    } else if (parent >= 0) {
+      const above = findEngine(load<u64>(names + (<usize>i << 3)), slot);
+      if (above != 0) tag = nodeTag(nodeAt(nodeOf(holdingAt(above))));
+    }
+    store<u32>(tags + word, edgeTag(tag, load<u64>(locals + (<usize>i << 3))));
+  }
+  for (let i: u32 = 0; i < count; i++) {
     const offset = <usize>i << 3;
-    const own = holdings + (<usize>i << 2);
-    const parent = load<i32>(parents + (<usize>i << 2));
+    const word = <usize>i << 2;
+    if ((i & (AHEAD - 1)) == 0) readPlaces(slot, count - i, engines + offset, tags + word);
+    const parent = load<i32>(parents + word);
     let above: u32 = 0;
     if (parent >= 0) {
-      if (parent >= base + <i32>i) return i;
       // A held block of this call may have been evicted since, and its number given to another.
       above = parent < base
         ? findEngine(load<u64>(names + offset), slot)
@@ -577,17 +582,33 @@ export function loadRows(
     if (held == 0) return i;
     const engine = load<u64>(engines + offset);
     const local = load<u64>(locals + offset);
-    const tag = edgeTag(above != 0 ? nodeTag(nodeAt(nodeOf(holdingAt(above)))) : ROOT_TAG, local);
-    const holding = put(slot, above, engine, local, held, engineTag(engine, slot), tag);
+    const name = load<u32>(AHEAD_NAMES + (<usize>(i & (AHEAD - 1)) << 2));
+    const holding = put(slot, above, engine, local, held, name, load<u32>(tags + word));
     // Two names for one block: the first is gone with what was below it, and so are those rows.
     if (load<u32>(RESULT + RENAMED) != 0) return i;
-    store<u32>(own, holding);
+    store<u32>(holdings + word, holding);
     if (holding == 0) {
       if (load<u32>(RESULT + FULL) == 0) return i;
       bump(EVICTED);
     }
   }
   return count;
+}
+
+/** Computes the tags of the next names and reads their and their blocks' places in both tables. */
+function readPlaces(slot: u32, count: u32, engines: usize, tags: usize): void {
+  const batch = count < AHEAD ? count : AHEAD;
+  let sum: u32 = 0;
+  for (let i: u32 = 0; i < batch; i++) {
+    const name = engineTag(load<u64>(engines + (<usize>i << 3)), slot);
+    store<u32>(AHEAD_NAMES + (<usize>i << 2), name);
+    seek(EDGES, load<u32>(tags + (<usize>i << 2)));
+    sum += load<u32>(chunkAt);
+    seek(ENGINES, name);
+    sum += load<u32>(chunkAt);
+  }
+  // Kept where the compiler cannot see that nobody asks.
+  touched += sum;
 }
 
 // --------------------------------------------------------------------------------------- remove
@@ -1020,6 +1041,11 @@ export function liveHoldings(): u32 {
 export function liveNodes(): u32 {
   return nodesLive;
 }
+/** Never used; it keeps the reads ahead from being left out. */
+export function touchedWords(): u32 {
+  return touched;
+}
+
 /** Bytes of records, lists and tables. */
 export function bytesUsed(): f64 {
   return <f64>usedBytes;
