@@ -78,11 +78,16 @@ export const replicaSchema = v.strictObject({
   tls: v.optional(
     v.pipe(
       v.strictObject({
-        ca: v.optional(text("The authority of the peers' certificates.")),
-        cert: v.optional(text("Our certificate, which is shown to peers.")),
+        ca: v.optional(text(
+          "The authority of the peers' certificates. With `cert` and `key` it is also asked of whoever " +
+            "calls the peer listener (mutual TLS).",
+        )),
+        cert: v.optional(text(
+          "Our certificate, shown to peers that we call. With `key` the peer listener is served by https.",
+        )),
         key: v.optional(text("The key of our certificate.")),
       }),
-      v.description("Files in PEM form, for peers that are called by https."),
+      v.description("Files in PEM form, for https between peers."),
     ),
   ),
   gzip: v.optional(

@@ -81,15 +81,19 @@ function* listenRules(config: Config): Iterable<Problem> {
       allowed: "a loopback address, or any address once admin.token is set",
     };
   }
-  if (
-    peer !== undefined && isPublic(peer) && config.replica?.token === undefined &&
-    !config.listen.allowOpenPeer
-  ) {
+  const { token, tls } = config.replica ?? {};
+  if ((tls?.cert === undefined) !== (tls?.key === undefined)) {
+    yield { key: "replica.tls", allowed: "cert and key go together" };
+  }
+  const mutualTls = tls?.ca !== undefined && tls.cert !== undefined;
+  const isGuarded = token !== undefined || mutualTls || config.listen.allowOpenPeer;
+  if (peer !== undefined && isPublic(peer) && !isGuarded) {
     yield {
       key: "listen.peer",
       value: JSON.stringify(printAddress(peer)),
-      allowed: "a loopback or private address; or set replica.token; or, on a network that is " +
-        "closed by other means, listen.allowOpenPeer",
+      allowed:
+        "a loopback or private address; or set replica.token, or all of replica.tls; or, on a " +
+        "network that is closed by other means, listen.allowOpenPeer",
     };
   }
   const seen = new Map<string, string>();

@@ -22,7 +22,7 @@ import { startTraffic, type TrafficServer } from "../proxy/traffic.ts";
 import type { Address, HttpServer, Runtime } from "../runtime/runtime.ts";
 import { stopGraceMs } from "../supervisor/stop_grace.ts";
 import { BATON_VERSION } from "../version.ts";
-import { removeStaleSocket, serveApp } from "./listeners.ts";
+import { peerTls, removeStaleSocket, serveApp } from "./listeners.ts";
 import { takeOwnership } from "./owner.ts";
 import { type HostedServices, hostServices } from "./services.ts";
 import { readUiFiles } from "./ui_files.ts";
@@ -166,10 +166,19 @@ class Host implements Baton {
     const runtime = this.#runtime;
     const log = this.#log;
     const { listen, traffic } = this.#config;
-    this.#admin = await serveApp(runtime, log, "admin", listen.admin, await this.#adminApp());
+    this.#admin = await serveApp(runtime, log, {
+      name: "admin",
+      address: listen.admin,
+      app: await this.#adminApp(),
+    });
     const peer = peerAddress(this.#config);
     if (peer !== undefined) {
-      this.#peer = await serveApp(runtime, log, "peer", peer, this.#peerApp());
+      this.#peer = await serveApp(runtime, log, {
+        name: "peer",
+        address: peer,
+        app: this.#peerApp(),
+        tls: await peerTls(runtime, this.#config.replica?.tls),
+      });
     }
     const routes = new Routes();
     routes.replace(this.#services.list.map((one) => one.service));

@@ -21,6 +21,7 @@ import type { Discovery } from "../replica/peer_view.ts";
 import { createRecovery, type Recovery } from "../replica/recovery.ts";
 import { createRecoveryMetrics } from "../replica/recovery_metrics.ts";
 import type { Runtime } from "../runtime/runtime.ts";
+import { readTlsFiles } from "./listeners.ts";
 
 export interface KvRoomOptions {
   readonly runtime: Runtime;
@@ -74,7 +75,7 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
       config: replica,
       replica: id,
       ...(token === undefined ? {} : { readToken: () => readSecret(runtime, token) }),
-      ...(replica.tls === undefined ? {} : { tls: await readTls(runtime, replica.tls) }),
+      ...(replica.tls === undefined ? {} : { tls: await readTlsFiles(runtime, replica.tls) }),
       workersListed: options.workersListed,
       setCondition: (ok, reason) => lifecycle.conditions.set(CONDITION, ok, reason),
     });
@@ -127,13 +128,4 @@ function peerRegister(discovery: Discovery | undefined): PeerRegister {
     add: (url) => added.add(url),
     remove: (url) => added.remove(url),
   };
-}
-
-async function readTls(runtime: Runtime, files: NonNullable<ReplicaConfig["tls"]>) {
-  const found: { ca?: string; cert?: string; key?: string } = {};
-  for (const name of ["ca", "cert", "key"] as const) {
-    const path = files[name];
-    if (path !== undefined) found[name] = await runtime.files.readText(path);
-  }
-  return found;
 }

@@ -3,6 +3,7 @@
  */
 
 import type { Log } from "../observe/log.ts";
+import type { ReplicaConfig } from "../config/replica.ts";
 import type { Address, HttpServer, Runtime } from "../runtime/runtime.ts";
 import { printAddress } from "../config/values.ts";
 
@@ -11,24 +12,68 @@ export interface FetchApp {
   fetch(request: Request): Response | Promise<Response>;
 }
 
+export interface ServeOptions {
+  readonly name: "admin" | "peer";
+  readonly address: Address;
+  readonly app: FetchApp;
+  /** Contents of PEM files; with `clientCa` callers must show a certificate of that authority. */
+  readonly tls?: ServerTls | undefined;
+}
+
+export interface ServerTls {
+  readonly cert: string;
+  readonly key: string;
+  readonly clientCa?: string;
+}
+
 /** Serves an app on an address; a failure to listen names the listener. */
 export async function serveApp(
   runtime: Runtime,
   log: Log,
-  name: "admin" | "peer",
-  address: Address,
-  app: FetchApp,
+  options: ServeOptions,
 ): Promise<HttpServer> {
+  const { name, address, app, tls } = options;
   try {
     // A socket file that a crash left behind would keep us from listening.
     if (address.kind === "unix") await removeStaleSocket(runtime, address.path);
-    const server = await runtime.http.serve({ address }, (request) => app.fetch(request));
-    log.info("listening", { listener: name, address: printAddress(server.address) });
+    const server = await runtime.http.serve(
+      { address, ...(tls === undefined ? {} : { tls }) },
+      (request) => app.fetch(request),
+    );
+    log.info("listening", {
+      listener: name,
+      address: printAddress(server.address),
+      ...(tls === undefined ? {} : { tls: tls.clientCa === undefined ? "server" : "mutual" }),
+    });
     return server;
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
     throw new Error(`listen.${name} = ${printAddress(address)}: ${why}`, { cause: error });
   }
+}
+
+/** The files of `replica.tls`, read. */
+export async function readTlsFiles(
+  runtime: Pick<Runtime, "files">,
+  tls: NonNullable<ReplicaConfig["tls"]>,
+): Promise<{ ca?: string; cert?: string; key?: string }> {
+  const found: { ca?: string; cert?: string; key?: string } = {};
+  for (const name of ["ca", "cert", "key"] as const) {
+    const path = tls[name];
+    if (path !== undefined) found[name] = await runtime.files.readText(path);
+  }
+  return found;
+}
+
+/** What the peer listener needs of them, or undefined for plain HTTP. */
+export async function peerTls(
+  runtime: Pick<Runtime, "files">,
+  tls: ReplicaConfig["tls"],
+): Promise<ServerTls | undefined> {
+  if (tls === undefined) return undefined;
+  const { ca, cert, key } = await readTlsFiles(runtime, tls);
+  if (cert === undefined || key === undefined) return undefined;
+  return { cert, key, ...(ca === undefined ? {} : { clientCa: ca }) };
 }
 
 /** Removes a socket that nobody answers on. */

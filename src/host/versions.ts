@@ -41,7 +41,7 @@ export async function hostVersions(options: HostVersionsOptions): Promise<Hosted
   const condition = `service ${name}`;
   lifecycle.conditions.set(condition, false, "starting");
   const refresh = (): void => {
-    const { ok, reason } = judge(supervisor.conditions());
+    const { ok, reason } = versionsReady(supervisor.conditions());
     lifecycle.conditions.set(condition, ok, reason);
     // The first route that anybody has makes the host a serving one.
     if (supervisor.available) lifecycle.available();
@@ -90,7 +90,7 @@ export async function hostVersions(options: HostVersionsOptions): Promise<Hosted
  * A host is ready for what it was asked to run once that has run (case 237): work in progress and
  * versions that fail do not take readiness away again, the loss of every live child does.
  */
-function judge(conditions: Conditions): { ok: boolean; reason: string } {
+export function versionsReady(conditions: Conditions): { ok: boolean; reason: string } {
   const { available, serving, converged, running, desired, error } = conditions;
   if (converged && desired === 0) return { ok: true, reason: "nothing is listed" };
   if (!available) return { ok: false, reason: error ?? "no version has a route" };

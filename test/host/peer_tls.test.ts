@@ -1,0 +1,94 @@
+/** https between replicas: with an authority, callers need a certificate of it. */
+
+import { test } from "uvu";
+import * as assert from "uvu/assert";
+import { execFileSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { parseConfig } from "../../src/config/load.ts";
+import { printAddress } from "../../src/config/values.ts";
+import { startBaton } from "../../src/host/baton.ts";
+import { silentLog } from "../../src/observe/log.ts";
+import { runtime } from "../support/runtime.ts";
+import { inScratch, rejection, until } from "../support/scratch.ts";
+
+/** An authority and one certificate of it for 127.0.0.1. */
+function certificates(folder: string): { ca: string; cert: string; key: string } {
+  const openssl = (...args: string[]) =>
+    execFileSync("openssl", args, { cwd: folder, stdio: ["ignore", "ignore", "ignore"] });
+  const ec = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+  openssl(
+    "req",
+    "-x509",
+    ...ec,
+    "-keyout",
+    "ca.key",
+    "-out",
+    "ca.pem",
+    "-subj",
+    "/CN=ca",
+    "-days",
+    "2",
+  );
+  openssl("req", ...ec, "-keyout", "own.key", "-out", "own.csr", "-subj", "/CN=baton");
+  execFileSync("sh", ["-c", "printf 'subjectAltName=IP:127.0.0.1\\n' > own.ext"], { cwd: folder });
+  openssl(
+    ...["x509", "-req", "-in", "own.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"],
+    ...["-out", "own.pem", "-days", "2", "-extfile", "own.ext"],
+  );
+  const path = (name: string) => `${folder}/${name}`;
+  return { ca: path("ca.pem"), cert: path("own.pem"), key: path("own.key") };
+}
+
+async function start(folder: string, name: string, replica: Record<string, unknown>) {
+  return await startBaton(runtime, silentLog, {
+    config: parseConfig({
+      listen: { traffic: "127.0.0.1:0", admin: "127.0.0.1:0", peer: "127.0.0.1:0" },
+      stateDir: `${folder}/${name}`,
+      shutdown: { announceMs: 0, budgetMs: 20_000 },
+      replica,
+    }),
+    path: undefined,
+    warnings: [],
+  });
+}
+
+test("a replica recovers from a peer by mutual TLS, and nobody without a certificate is heard", async () => {
+  await inScratch(async (folder) => {
+    const tls = certificates(folder);
+    const first = await start(folder, "first", { tls });
+    const address = first.addresses.peer;
+    const url = `https://${address === undefined ? "" : printAddress(address)}`;
+    await until(() => first.lifecycle.ready, "the first replica");
+
+    const ca = readFileSync(tls.ca, "utf8");
+    const own = { ca, cert: readFileSync(tls.cert, "utf8"), key: readFileSync(tls.key, "utf8") };
+    const answer = await runtime.http.fetch(`${url}/ready`, { tls: own });
+    assert.is(answer.status, 200);
+    await answer.body?.cancel();
+    await rejection(runtime.http.fetch(`${url}/ready`, { tls: { ca } }));
+
+    const second = await start(folder, "second", { tls, peers: [url] });
+    await until(() => second.lifecycle.ready, "the second replica");
+    const { conditions } = second.lifecycle.readyStatus();
+    assert.is(conditions.find((one) => one.name === "recovery")?.reason, "recovered");
+    await second.shutDown();
+    await first.shutDown();
+  });
+});
+
+test("a certificate without its key is refused at the start", () => {
+  const listen = { peer: "127.0.0.1:0" };
+  assert.throws(
+    () => parseConfig({ listen, replica: { tls: { cert: "a.pem" } } }),
+    /replica\.tls: cert and key go together/,
+  );
+});
+
+test("mutual TLS guards a public peer address as a token does", () => {
+  const listen = { peer: "0.0.0.0:8082" };
+  const tls = { ca: "a", cert: "b", key: "c" };
+  assert.ok(parseConfig({ listen, replica: { tls } }));
+  assert.throws(() => parseConfig({ listen, replica: { tls: { cert: "b", key: "c" } } }));
+});
+
+test.run();
