@@ -58,6 +58,7 @@ export async function hostPool(options: HostPoolOptions): Promise<HostedService>
     maxBodyBytes: MAX_BODY_BYTES,
     clock,
     random,
+    http,
     store: kv.store,
     speculative,
     texts,

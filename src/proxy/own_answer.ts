@@ -99,7 +99,8 @@ export async function streamResponse(
 
 /** Reads the request's whole body. Rejects with `body_too_large` or `client_closed`. */
 export function readWholeBody(side: ClientSide, limitBytes: number): Promise<Uint8Array> {
-  if (side.requestComplete && side.requestFraming === "none") return Promise.resolve(NONE);
+  // Without a body, or with one of length 0, no end will be told.
+  if (side.requestComplete) return Promise.resolve(NONE);
   if (side.requestFraming === "length" && side.requestLength > limitBytes) {
     return Promise.reject(tooLarge(limitBytes));
   }

@@ -14,11 +14,13 @@ import type { Match } from "../kv/prefix_index.ts";
 import type { Exchange, Forward } from "../proxy/exchange.ts";
 import type { Service } from "../proxy/routes.ts";
 import type { Lease } from "../proxy/target.ts";
-import type { Clock, Random } from "../runtime/runtime.ts";
+import type { Clock, Http, Random } from "../runtime/runtime.ts";
 import { SessionAffinity, type SessionLease } from "./affinity.ts";
 import { type Candidate, choose, type WorkerRank } from "./choice.ts";
-import type { CostWeights } from "./cost.ts";
+import { type CostWeights, poolWeights } from "./cost.ts";
 import { type Booking, LoadBook } from "./load.ts";
+import { mergedModels } from "./models_route.ts";
+import { openAiErrorResponse } from "./openai_error.ts";
 import { type OpenAiRequest, readOpenAiRequest } from "./openai_request.ts";
 import type { PoolWorker } from "./pool_worker.ts";
 import { BYTES_PER_TOKEN, type PromptContent, type PromptTokens } from "./prompt_tokens.ts";
@@ -33,6 +35,7 @@ export interface PoolServiceOptions {
   readonly weights?: Partial<CostWeights>;
   readonly clock: Clock;
   readonly random: Random;
+  readonly http: Http;
   /** Blocks that workers say they hold. */
   readonly store: IndexStore;
   /** Blocks that were routed a moment ago, until events confirm them. */
@@ -68,8 +71,17 @@ export class PoolService implements Service {
     this.#sessions = new SessionAffinity({ clock: options.clock, ttlMs: SESSION_TTL_MS });
   }
 
+  /** Every error of our own is answered in OpenAI's shape. */
   async handle(exchange: Exchange, forward: Forward): Promise<void> {
-    if (exchange.method !== "POST") return await this.#forwardPlain(exchange, forward);
+    try {
+      if (exchange.method === "POST") await this.#complete(exchange, forward);
+      else await this.#forwardPlain(exchange, forward);
+    } catch (error) {
+      exchange.respond(openAiErrorResponse(error));
+    }
+  }
+
+  async #complete(exchange: Exchange, forward: Forward): Promise<void> {
     const body = await exchange.readBody(this.#options.maxBodyBytes);
     const request = readOpenAiRequest(body);
     this.#checkModel(request);
@@ -78,36 +90,43 @@ export class PoolService implements Service {
     const tried = new Set<string>();
     for (let attempt = 1; !exchange.finished; attempt += 1) {
       const claim = this.#claim(exchange, request, content, tried);
+      const { worker, booking, session } = claim;
       let isFirst = true;
       const outcome = await forward(exchange, claim.lease, {
         body,
         returnFailure: true,
         onBody: () => {
-          if (isFirst) claim.booking.prefillComplete();
+          if (isFirst) booking.prefillComplete();
           isFirst = false;
         },
       }).finally(() => {
-        claim.booking.release();
-        claim.session?.release();
+        booking.release();
+        session?.release();
       });
+      if (outcome.result === "complete") worker.answered();
       if (outcome.result !== "upstream_failed") return;
-      claim.worker.failed(outcome.reason ?? "upstream_failed");
+      worker.failed(outcome.reason ?? "upstream_failed");
       if (outcome.status !== 0) return;
       if (!outcome.retriable || attempt >= MAX_TRIES) throw failure(outcome.reason);
-      tried.add(claim.worker.id);
+      tried.add(worker.id);
     }
   }
 
-  /** What has no body to choose by (`/v1/models`, health) goes to the worker with the least load. */
+  /** What has no body to choose by; other than the models it goes to the least busy worker. */
   async #forwardPlain(exchange: Exchange, forward: Forward): Promise<void> {
-    const { lease } = this.#take(exchange, { tokens: 0, matches: [], tried: new Set() });
-    await forward(exchange, lease);
+    if (exchange.method === "GET" && exchange.path.endsWith("/models")) {
+      const { http, clock, model } = this.#options;
+      const options = { http, clock, model, path: exchange.path };
+      return exchange.respond(await mergedModels(options, this.#usable(new Set())));
+    }
+    const { lease, booking } = this.#take(exchange, { tokens: 0, matches: [], tried: new Set() });
+    await forward(exchange, lease).finally(() => booking.release());
   }
 
   #checkModel({ model }: OpenAiRequest): void {
     if (model === undefined || model === this.#options.model) return;
     throw new BatonError("unknown_model", `the model ${model} does not exist`, {
-      detail: { type: "invalid_request_error", param: "model" },
+      detail: { param: "model" },
     });
   }
 
@@ -162,7 +181,7 @@ export class PoolService implements Service {
     const { candidate, cost, reason } = choose(
       candidates,
       { tokens, blockSize },
-      { weights, preferred },
+      { weights: { ...poolWeights(blockSize), ...weights }, preferred },
       () => random.number(),
     );
     const lease = candidate.at.target.claim(exchange.requestId, clock.monotonic());

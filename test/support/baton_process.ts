@@ -19,6 +19,13 @@ export function batonCommand(args: readonly string[]): { command: string; args: 
   return { command: process.execPath, args: [...before, MAIN, ...args] };
 }
 
+/** One listener for all that a test starts, however many. */
+const atExit = new Set<() => void>();
+process.on("exit", () => {
+  for (const end of atExit) end();
+});
+const onExit = (end: () => void): void => void atExit.add(end);
+
 /** What a child gets of our environment: nothing of Baton's or versiond's. */
 export function plainEnvironment(more: Record<string, string> = {}): Record<string, string> {
   const { PATH = "", HOME = "", TMPDIR } = process.env;
@@ -114,7 +121,7 @@ export async function startBatonProcess(
     if (child.pid !== undefined && !ended) process.kill(child.pid, name);
   };
   // A test that fails half-way must not leave it running.
-  process.on("exit", () => signal("SIGKILL"));
+  onExit(() => signal("SIGKILL"));
   return {
     child,
     log,
