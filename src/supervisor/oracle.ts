@@ -61,6 +61,7 @@ export interface OracleOptions {
     | "pollJitter"
     | "oracleTimeoutMs"
     | "maxOracleBytes"
+    | "allowEmpty"
     | "allowInsecure"
   >;
   /** Where the last accepted list is kept. Absent: not kept. */
@@ -161,7 +162,14 @@ class Follower implements Oracle {
       const store = this.#store;
       if (store === undefined) throw new Error("not started");
       let changed = false;
-      if (text !== undefined) changed = await store.accept(parseCatalog(text, this.#base));
+      if (text !== undefined) {
+        const catalog = parseCatalog(text, this.#base);
+        if (this.#isDoubtful(catalog, store.current)) {
+          this.#etag = undefined;
+          return this.#report(catalog, "oracle", false);
+        }
+        changed = await store.accept(catalog);
+      }
       if (store.current === undefined) throw new Error("answered 304 to a first question");
       this.#lastError = "";
       this.#report(store.current, "oracle", changed);
@@ -171,6 +179,15 @@ class Follower implements Oracle {
     } finally {
       cancelTimeout();
     }
+  }
+
+  /**
+   * An empty list where there was one that was not: more often a fault of the oracle than a wish. It
+   * is told, but the list that is kept stays, so that a restart does not come up with nothing.
+   */
+  #isDoubtful(catalog: Catalog, current: Catalog | undefined): boolean {
+    return catalog.versions.length === 0 && catalog.withdrawn.length === 0 &&
+      !this.#options.config.allowEmpty && (current?.versions.length ?? 0) > 0;
   }
 
   #report(catalog: Catalog, source: "oracle" | "disk", changed: boolean): void {

@@ -268,7 +268,9 @@ export class Supervisor implements Service {
       return;
     }
     const { versions } = report;
-    if (versions.length === 0 && this.#context.generations.size > 0) {
+    // Known from the list on disk counts as running: its children may be about to start.
+    const some = this.#context.generations.size > 0 || (this.#listed?.size ?? 0) > 0;
+    if (versions.length === 0 && some) {
       if (!this.#options.config.allowEmpty && report.withdrawn.length === 0) {
         const error = "the oracle lists nothing; ignored while children run (allowEmpty)";
         if (this.#oracleError !== error) reports.tell("warn", "oracle_empty", "", { error });

@@ -94,7 +94,9 @@ test("case 260, 263: a restart finds its install and its list, also while the or
     assert.equal((await second.healthz()).map((item) => item.status), ["running"]);
     assert.not(second.log.some((line) => line.event === "download_started"));
     oracle.failing = false;
+    oracle.versions = [];
     await oracle.cycles();
+    assert.is((await second.get("/v1/x")).status, 200, "an emptied list right after the start");
     assert.is((await second.get("/v1/x")).status, 200);
     assert.is(await second.stop(), 0);
   });

@@ -436,6 +436,26 @@ test("a start while the oracle is away serves the last known list; an older one 
   });
 });
 
+test("an empty list is told, but does not replace the one that is kept unless that is wanted", async () => {
+  await inScratch(async (folder) => {
+    for (const allowEmpty of [false, true]) {
+      const catalogFile = join(folder, `${allowEmpty}.json`);
+      let answer = list("v1");
+      const server = await rawServer((socket) => reply(socket, 200, answer, { etag: '"same"' }));
+      const config = { oracle: server.url, allowEmpty };
+      await collecting(follow(config, catalogFile), async (lines, oracle) => {
+        answer = '{"versions":[]}';
+        await oracle.pollNow();
+        assert.is(lines[1], allowEmpty ? "oracle!: " : "oracle: ");
+      });
+      await collecting(follow(config, catalogFile), (lines) => {
+        assert.is(lines[0], allowEmpty ? "disk!: " : "disk!: v1");
+      });
+      await server.close();
+    }
+  });
+});
+
 test("what was kept of one oracle does not bind another, but serves until that answers", async () => {
   await inScratch(async (folder) => {
     const catalogFile = join(folder, "catalog.json");
