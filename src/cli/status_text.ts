@@ -28,7 +28,7 @@ export function statusText(view: StatusView): string {
   }
   lines.push(...table("versions", view.versions.versions.flatMap(versionRows)));
   lines.push(...table("owing answers", view.drain.targets.filter((one) => one.leases !== 0)));
-  lines.push(...table("workers", view.workers.workers));
+  lines.push(...table("workers", view.workers.workers.flatMap(workerRows)));
   lines.push(...table("peers", view.peers.peers));
   const recovery = Object.entries(view.recovery).filter(([, value]) => isPlain(value));
   if (view.recovery.state !== "recovery_disabled") {
@@ -57,6 +57,30 @@ function versionRows(version: Row): Row[] {
     port: one.port,
     since: one.since,
     "last error": one.lastError ?? lastError,
+  }));
+}
+
+/** One row for each lane of a worker. */
+function workerRows(worker: Row): Row[] {
+  const { service, url, healthy, leases, lastError } = worker;
+  const load = worker.load as Row | undefined;
+  const common = {
+    service,
+    worker: worker.worker,
+    url,
+    healthy,
+    leases,
+    "queued tokens": load?.prefillTokens,
+  };
+  const lanes = worker.lanes as readonly Row[] | undefined ?? [];
+  if (lanes.length === 0) return [{ ...common, "last error": lastError }];
+  return lanes.map((lane) => ({
+    ...common,
+    rank: lane.dpRank,
+    lane: lane.state,
+    cursor: lane.cursor,
+    blocks: lane.blocks,
+    "last error": lane.lastError ?? lastError,
   }));
 }
 

@@ -95,7 +95,25 @@ async function refresh() {
     ["since", ({ one }) => one.since],
     ["last error", ({ version, one }) => one.lastError ?? version.lastError?.message],
   ]);
-  fill("workers", workers.workers, columnsOf(workers.workers));
+  const lanes = workers.workers.flatMap((worker) =>
+    worker.lanes?.length > 0
+      ? worker.lanes.map((lane) => ({ worker, lane }))
+      : [{ worker, lane: {} }]
+  );
+  fill("workers", lanes, [
+    ["service", ({ worker }) => worker.service],
+    ["worker", ({ worker }) => worker.worker],
+    ["address", ({ worker }) => worker.url],
+    ["healthy", ({ worker }) => worker.healthy, ({ worker }) => worker.healthy ? "good" : "bad"],
+    ["leases", ({ worker }) => worker.leases],
+    ["queued tokens", ({ worker }) => worker.load?.prefillTokens],
+    ["decode blocks", ({ worker }) => worker.load?.decodeBlocks],
+    ["rank", ({ lane }) => lane.dpRank],
+    ["lane", ({ lane }) => lane.state, ({ lane }) => lane.state === "live" ? "good" : "bad"],
+    ["cursor", ({ lane }) => lane.cursor],
+    ["blocks", ({ lane }) => lane.blocks],
+    ["last error", ({ worker, lane }) => lane.lastError ?? worker.lastError],
+  ]);
   const owing = drain.targets.filter((target) => target.leases > 0);
   fill("targets", owing, columnsOf(owing));
   const plain = Object.entries(recovery).filter(([, value]) => typeof value !== "object");

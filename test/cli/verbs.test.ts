@@ -164,7 +164,15 @@ test("the status text shows generations, what is missing, and who owes answers",
         },
       ],
     },
-    workers: { workers: [{ id: "0", lanes: [] }] },
+    workers: {
+      workers: [{
+        service: "chat",
+        worker: "w0",
+        leases: 2,
+        load: { prefillTokens: 640 },
+        lanes: [{ dpRank: 0, state: "live", cursor: "51", blocks: 678 }],
+      }],
+    },
     peers: { peers: [] },
     recovery: { state: "fetching", blocks: 12 },
   });
@@ -173,6 +181,7 @@ test("the status text shows generations, what is missing, and who owes answers",
   assert.is(lines[1], "  waiting for recovery: 3 of 8 lanes");
   assert.match(text, /shard +v1 +2 +current +running/);
   assert.match(text, /shard +v2 .* no/);
+  assert.match(text, /chat +w0 +2 +640 +0 +live +51 +678/);
   assert.match(text, "state fetching, blocks 12");
   assert.not.match(text, "owing answers");
   assert.not.match(text, "peers");
