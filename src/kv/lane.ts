@@ -7,46 +7,33 @@
  * had nor proved is forgotten and reported (`degraded`): empty is safe, ghosts are not.
  *
  * While it is held (a replica that recovers), a lane keeps batches back until a peer's cut is put in.
+ *
+ * Longer than most files because all that can happen to a lane is decided here, in one place; what it
+ * decides with is in lane_order.ts, hole_filler.ts and lane_content.ts.
  */
 
 import type { Log } from "../observe/log.ts";
 import type { Clock, Random } from "../runtime/runtime.ts";
-import { batchDigest, BatchDigests, type DigestState, REMEMBERED } from "./batch_digests.ts";
-import { BatchQueue } from "./batch_queue.ts";
-import type { EventReaderSettings, EventReaderState } from "./event_reader.ts";
+import { type DecoderState, readDecoderState } from "./decoder_state.ts";
+import type { EventReaderSettings } from "./event_reader.ts";
+import { HoleFiller } from "./hole_filler.ts";
 import type { KvMeters } from "./kv_meters.ts";
 import { LaneContent, type LaneIndex } from "./lane_content.ts";
 import { laneId, type LaneKey } from "./lane_key.ts";
+import { LaneOrder, type StartOver } from "./lane_order.ts";
 import {
-  type GapReason,
   type HoldLimits,
+  LANE_LIMITS,
   type LaneBatch,
   type LaneCut,
   LaneGap,
+  type LaneLimits,
   type LaneSource,
   type LaneState,
-  type ReplayEnd,
 } from "./lane_types.ts";
 import type { Slices } from "./slices.ts";
 
 export * from "./lane_types.ts";
-
-export interface LaneLimits {
-  /** Bounds of what waits while a hole is filled (a held lane has the bounds of `hold`). */
-  readonly maxBatches: number;
-  readonly maxBytes: number;
-  /** Requests to the ring that may bring nothing before a hole is given up. */
-  readonly replayAttempts: number;
-  /** Wait before a request is repeated; doubles each time, with jitter. */
-  readonly replayBackoffMs: number;
-}
-
-export const LANE_LIMITS: LaneLimits = {
-  maxBatches: 20_000,
-  maxBytes: 32 * 1024 * 1024,
-  replayAttempts: 3,
-  replayBackoffMs: 250,
-};
 
 export interface LaneOptions {
   readonly key: LaneKey;
@@ -75,63 +62,67 @@ export class Lane {
   readonly #options: LaneOptions;
   readonly #limits: LaneLimits;
   readonly #content: LaneContent;
-  readonly #digests = new BatchDigests();
-  /** Batches that came and cannot be applied yet. */
-  readonly #pending: BatchQueue;
+  readonly #order: LaneOrder;
+  readonly #filler: HoleFiller;
   readonly #log: Log;
   #source: LaneSource | undefined;
+  #isUp = false;
   #epoch: string;
-  /** Number of the last batch that was given to the content, applied or waiting. */
-  #admitted: bigint | undefined;
   /** Bounds of the pending batches while the lane is held; undefined = not held. */
   #hold: HoldLimits | undefined;
+  /** The connection broke during the hold: what was kept back may be of an earlier publisher. */
+  #brokeWhileHeld = false;
   #degraded: string | undefined;
   #lastError: string | undefined;
   #isLoading = false;
   #isProven = false;
-  /** Pending batches, the oldest ones, that came before the connection broke. */
-  #fromBefore = 0;
-  /** Counts the times that the source came up. */
-  #connections = 0;
-  /** The connection broke during the hold: what was kept back may be of an earlier publisher. */
-  #brokeWhileHeld = false;
-  /** Is the cut that was put in of the publisher that is there? A number that fits may be chance. */
-  #confirmed: "no" | "by_number" | "by_content" = "by_content";
+  /** The worker is asked although no hole is known: nothing to speak of unless it finds one. */
+  #isChecking = false;
   #isClosed = false;
-  /** The next batch is taken whatever its number: what came before is given up. */
-  #takesAny = false;
-  /** The connection broke since the last batch: the publisher may be another one. */
-  #isUnverified = false;
-  #isUp = false;
-  /** Names the filling of a hole that is going on; 0 = none. */
-  #filling = 0;
-  #fills = 0;
-  #stopFill: (() => void) | undefined;
   #reported: LaneState = "pending";
 
   constructor(options: LaneOptions) {
-    this.key = options.key;
+    const { key, index, settings, slices, meters, clock, random } = options;
+    this.key = key;
     this.#options = options;
     this.#limits = { ...LANE_LIMITS, ...options.limits };
-    this.#pending = new BatchQueue(options.meters);
-    this.#epoch = options.random.uuid();
-    this.#log = options.log.with({ lane: laneId(options.key) });
+    this.#epoch = random.uuid();
+    this.#log = options.log.with({ lane: laneId(key) });
     this.#content = new LaneContent({
-      worker: options.key.worker,
-      dpRank: options.key.dpRank,
-      index: options.index,
-      settings: options.settings,
-      slices: options.slices,
-      meters: options.meters,
+      worker: key.worker,
+      dpRank: key.dpRank,
+      index,
+      settings,
+      slices,
+      meters,
       publisherChanged: () => this.#publisherChanged(),
       cleared: () => this.#recovered(),
       log: (event, fields) => this.#log.warn(event, fields),
+    });
+    const startOver: StartOver = (reason, epoch, keepsPending) =>
+      this.#startOver(reason, epoch, keepsPending);
+    this.#order = new LaneOrder(this.#content, meters, startOver);
+    this.#filler = new HoleFiller({
+      order: this.#order,
+      content: this.#content,
+      clock,
+      random,
+      log: this.#log,
+      meters,
+      limits: this.#limits,
+      onLostEvents: options.onLostEvents ?? "clear",
+      replay: () => this.#source?.replay,
+      startOver,
+      degrade: (reason) => this.#degrade(reason),
+      proven: () => void (this.#isProven = true),
+      failed: (reason) => void (this.#lastError = reason),
+      changed: () => this.#report(),
     });
   }
 
   get state(): LaneState {
     if (this.#isLoading) return "loading";
-    if (this.#filling !== 0) return "replaying";
+    if (this.#filler.isFilling && !this.#isChecking) return "replaying";
     if (this.#hold !== undefined) return this.#isProven ? "buffering" : "subscribing";
     if (this.#degraded !== undefined) return "degraded";
     if (this.#isProven) return "live";
@@ -165,8 +156,8 @@ export class Lane {
   /** Batches and bytes that wait, for a hole to be filled or for a snapshot. */
   get waiting(): { readonly batches: number; readonly bytes: number } {
     return {
-      batches: this.#pending.length,
-      bytes: this.#pending.bytes + this.#content.waitingBytes,
+      batches: this.#order.pending.length,
+      bytes: this.#order.pending.bytes + this.#content.waitingBytes,
     };
   }
 
@@ -195,18 +186,19 @@ export class Lane {
   sourceUp(isReconnect: boolean): void {
     if (this.#isClosed) return;
     this.#isUp = true;
-    this.#connections += 1;
+    if (this.#isChecking) this.#abortFill();
+    this.#filler.connected();
     this.#lastError = undefined;
     const canReplay = this.#source?.replay !== undefined;
     // What waits may be of an earlier publisher; of the same one, the ring has it too.
-    if (isReconnect && canReplay && this.#hold === undefined) this.#pending.clear();
-    if (isReconnect) this.#fromBefore = this.#pending.length;
-    const isDoubtful = isReconnect && this.#admitted !== undefined;
+    if (isReconnect && canReplay && this.#hold === undefined) this.#order.pending.clear();
+    if (isReconnect) this.#order.connectionBroke();
+    const isDoubtful = isReconnect && this.#order.admitted !== undefined;
     // Also at first: a peer's cut may have been put in before the connection stood.
-    if (canReplay && this.#admitted !== undefined) this.#isUnverified = true;
+    if (canReplay && this.#order.admitted !== undefined) this.#order.isUnverified = true;
     if (isDoubtful && !canReplay && this.#options.onLostEvents !== "keep") {
       // Connections mostly break because processes end, and nothing can be proved here.
-      this.#startOver("reconnected_without_replay", undefined);
+      this.#startOver("reconnected_without_replay", undefined, false);
     }
     if (this.#hold !== undefined) {
       if (isReconnect) this.#brokeWhileHeld = true;
@@ -227,7 +219,9 @@ export class Lane {
 
   /** Says that nothing before batch `seq` concerns this lane. No effect once it has begun. */
   begin(seq: bigint): void {
-    if (this.#admitted === undefined && this.#pending.length === 0) this.#admitted = seq - 1n;
+    if (this.#order.admitted === undefined && this.#order.pending.length === 0) {
+      this.#order.admitted = seq - 1n;
+    }
   }
 
   /** Takes a live batch: applied now or soon, kept back, or dropped as a duplicate. */
@@ -240,28 +234,30 @@ export class Lane {
 
   /** Takes a batch of a publisher that does not number them: it is simply the next. */
   receiveNext(batch: Omit<LaneBatch, "seq">): void {
-    const last = this.#pending.last?.seq ?? this.#admitted ?? -1n;
-    this.receive({ ...batch, seq: last + 1n });
+    this.receive({ ...batch, seq: (this.#order.last ?? -1n) + 1n });
   }
 
   #accept(batch: LaneBatch): void {
+    if (this.#isChecking) this.#abortFill();
     if (batch.epoch !== undefined && batch.epoch !== this.#epoch) {
-      const isKnown = this.#admitted !== undefined || this.#pending.length > 0;
-      if (isKnown) this.#startOver("new_epoch", batch.epoch);
+      const isKnown = this.#order.admitted !== undefined || this.#order.pending.length > 0;
+      if (isKnown) this.#startOver("new_epoch", batch.epoch, false);
       else this.#epoch = batch.epoch;
     }
-    if (this.#isStale(batch)) {
+    const judged = this.#order.judge(batch);
+    if (judged === "seen") {
       this.#options.meters.event("batch", "duplicate");
       return;
     }
-    if (this.#hold !== undefined || this.#filling !== 0 || this.#isUnverified) {
+    if (judged === "restarted") this.#startOver("sequence_regressed", batch.epoch, false);
+    if (this.#hold !== undefined || this.#filler.isFilling || this.#order.isUnverified) {
       this.#keep(batch);
-      if (this.#hold === undefined && this.#filling === 0) this.#startFill(false);
+      if (this.#hold === undefined && !this.#filler.isFilling) this.#startFill(false);
       return;
     }
-    const admitted = this.#admitted;
+    const admitted = this.#order.admitted;
     if (admitted === undefined ? this.#isFirst(batch) : batch.seq === admitted + 1n) {
-      this.#admit(batch);
+      this.#order.admit(batch);
       return;
     }
     if (admitted !== undefined) this.#options.meters.gap();
@@ -271,51 +267,15 @@ export class Lane {
 
   /** May this batch be the first one? Batch 0 is; so is any other once earlier ones are given up. */
   #isFirst(batch: LaneBatch): boolean {
-    if (batch.seq === 0n || this.#takesAny) return true;
+    if (batch.seq === 0n || this.#order.takesAny) return true;
     if (this.#source?.replay !== undefined) return false;
     this.#degrade(`joined at batch ${batch.seq} without a replay endpoint`);
     return true;
   }
 
-  /**
-   * True for a batch that was seen before. A number that was used for other content, or one that is
-   * far behind, is from a publisher that started over: then the lane is cleared and the batch is new.
-   */
-  #isStale(batch: LaneBatch): boolean {
-    const last = this.#pending.last?.seq ?? this.#admitted;
-    if (last === undefined || batch.seq > last) return false;
-    const waiting = this.#pending.find(batch.seq);
-    const known = waiting === undefined
-      ? this.#digests.compare(batch)
-      : batchDigest(waiting) === batchDigest(batch)
-      ? "same"
-      : "different";
-    if (known === "same") return true;
-    const wasAdmitted = this.#admitted !== undefined && batch.seq <= this.#admitted;
-    const mayBeOld = this.#confirmed !== "no" && last - batch.seq < REMEMBERED;
-    if (known === "unknown" && wasAdmitted && mayBeOld) return true;
-    this.#startOver("sequence_regressed", batch.epoch);
-    return false;
-  }
-
-  #admit(batch: LaneBatch): void {
-    this.#admitted = batch.seq;
-    this.#takesAny = false;
-    if (this.#confirmed === "no") this.#confirmed = "by_number";
-    this.#digests.note(batch);
-    this.#content.push(batch);
-  }
-
   /** Puts a batch aside, within bounds. What is dropped for room is a hole, to be filled like others. */
   #keep(batch: LaneBatch): void {
-    const limits = this.#hold ?? this.#limits;
-    this.#pending.push(batch);
-    this.#digests.note(batch);
-    let dropped = 0;
-    while (this.#pending.length > limits.maxBatches || this.#pending.bytes > limits.maxBytes) {
-      if (this.#shiftPending() === undefined) break;
-      dropped += 1;
-    }
+    const dropped = this.#order.keep(batch, this.#hold ?? this.#limits);
     if (dropped === 0) return;
     this.#options.meters.overflow("lane", dropped);
     if (this.#lastError !== OVERFLOW) this.#log.warn("kv_lane_buffer_overflow", { dropped });
@@ -345,7 +305,10 @@ export class Lane {
   cut(): LaneCut {
     const { blocks, state } = this.#content.copy();
     const cursor = this.#content.cursor;
-    const decoderState: DecoderState = { reader: state, digests: this.#digests.state(cursor) };
+    const decoderState: DecoderState = {
+      reader: state,
+      digests: this.#order.digests.state(cursor),
+    };
     const cut: LaneCut = { key: this.key, epoch: this.#epoch, cursor, decoderState, blocks };
     return this.#degraded === undefined ? cut : { ...cut, degraded: this.#degraded };
   }
@@ -361,10 +324,10 @@ export class Lane {
     if (laneId(cut.key) !== laneId(this.key)) throw new TypeError("the cut is of another lane");
     const { reader, digests } = readDecoderState(cut.decoderState);
     const canProve = this.#source?.replay !== undefined ||
-      this.#pending.first?.epoch !== undefined;
+      this.#order.pending.first?.epoch !== undefined;
     if (this.#brokeWhileHeld && !canProve) {
       // Nobody can say whether the cut is of the publisher that is there now.
-      throw new LaneGap("no_replay_endpoint", this.#firstMissing(), undefined);
+      throw new LaneGap("no_replay_endpoint", this.#order.firstMissing, undefined);
     }
     this.#hold ??= this.#limits;
     this.#abortFill();
@@ -372,51 +335,57 @@ export class Lane {
     this.#report();
     try {
       this.#content.load(cut.cursor, cut.blocks, reader);
-      this.#digests.restore(digests);
+      this.#order.digests.restore(digests);
     } catch (error) {
-      this.#empty();
+      this.#order.empty();
       throw error;
     } finally {
       this.#isLoading = false;
     }
-    this.#admitted = cut.cursor;
+    this.#order.admitted = cut.cursor;
     this.#degraded = cut.degraded;
-    this.#takesAny = false;
-    this.#isUnverified = false;
-    const named = this.#pending.first?.epoch;
+    this.#order.takesAny = false;
+    this.#order.isUnverified = false;
+    const named = this.#order.pending.first?.epoch;
     if (named !== undefined && cut.epoch !== "" && named !== cut.epoch) {
       this.#startOver("epoch_changed", named, true);
     } else if (cut.epoch !== "") this.#epoch = cut.epoch;
-    if (cut.cursor === undefined && named === undefined) this.#joinWithoutCursor();
-    const hadPending = this.#pending.length > 0;
-    this.#confirmed = cut.cursor === undefined ? "by_content" : "no";
+    if (cut.cursor === undefined && named === undefined) {
+      // Another system's dump, which does not say where it is cut: kept batches are applied over it,
+      // which repeats some and may miss some.
+      this.#order.skipToPending();
+      this.#lastError = "recovered from a dump without a cursor";
+    }
+    const hadPending = this.#order.pending.length > 0;
+    this.#order.confirmed = cut.cursor === undefined ? "by_content" : "no";
     // Where the worker can be asked, nothing is put on the cut before it is known to be of this
     // publisher: by a kept batch that is in the cut too, or by the ring.
-    this.#isUnverified = this.#source?.replay !== undefined && this.#admitted !== undefined;
-    this.#drain();
-    if (this.#confirmed === "by_content" && !this.#brokeWhileHeld) {
-      this.#isUnverified = false;
-      this.#drain();
+    this.#order.isUnverified = this.#source?.replay !== undefined &&
+      this.#order.admitted !== undefined;
+    this.#order.drain();
+    if (this.#order.confirmed === "by_content" && !this.#brokeWhileHeld) {
+      this.#order.isUnverified = false;
+      this.#order.drain();
     }
-    const isDoubtful = hadPending && !canProve && this.#confirmed !== "by_content";
-    if (isDoubtful && this.#pending.length === 0) {
+    const isDoubtful = hadPending && !canProve && this.#order.confirmed !== "by_content";
+    if (isDoubtful && this.#order.pending.length === 0) {
       // Nothing of what came since we listen is in the cut: it may be of an earlier publisher.
-      this.#empty();
+      this.#order.empty();
       this.#report();
-      throw new LaneGap("no_replay_endpoint", this.#firstMissing(), undefined);
+      throw new LaneGap("no_replay_endpoint", this.#order.firstMissing, undefined);
     }
-    const isProven = hadPending && this.#confirmed === "by_content" && !this.#brokeWhileHeld;
-    const mustAsk = this.#pending.length > 0 ||
+    const isProven = hadPending && this.#order.confirmed === "by_content" && !this.#brokeWhileHeld;
+    const mustAsk = this.#order.pending.length > 0 ||
       (this.#source?.replay !== undefined && !isProven);
     if (mustAsk) {
-      this.#isUnverified = this.#admitted !== undefined;
-      const gap = await this.#fill(true, true);
+      this.#order.isUnverified = this.#order.admitted !== undefined;
+      const gap = await this.#filler.fill(true, true);
       if (gap?.reason === "superseded" || gap?.reason === "closed") throw gap;
       // A worker that does not answer proves nothing: without a hole the cursor stays what it is.
-      const isSilent = this.#pending.length === 0 &&
+      const isSilent = this.#order.pending.length === 0 &&
         (gap?.reason === "timeout" || gap?.reason === "failed");
       if (gap !== undefined && !isSilent) {
-        this.#empty();
+        this.#order.empty();
         this.#report();
         throw gap;
       }
@@ -433,12 +402,10 @@ export class Lane {
     this.#abortFill();
     this.#hold = undefined;
     this.#brokeWhileHeld = false;
-    this.#empty();
+    this.#order.empty();
     this.#degrade(reason);
-    this.#takesAny = true;
-    this.#isUnverified = false;
-    const first = this.#pending.first;
-    if (first !== undefined) this.#admitted = first.seq - 1n;
+    this.#order.isUnverified = false;
+    this.#order.skipToPending();
     this.#resume();
     this.#report();
   }
@@ -447,57 +414,53 @@ export class Lane {
   close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    this.#abortFill();
-    this.#pending.clear();
+    this.#filler.close();
+    this.#order.pending.clear();
     this.#content.close();
-  }
-
-  /**
-   * A cut that does not say where it is cut (another system's dump): kept batches are applied over
-   * it, which repeats some and may miss some.
-   */
-  #joinWithoutCursor(): void {
-    const first = this.#pending.first;
-    this.#takesAny = true;
-    if (first !== undefined) this.#admitted = first.seq - 1n;
-    this.#lastError = "recovered from a dump without a cursor";
   }
 
   /** After a hold or a degradation: apply what fits, ask for what does not. */
   #resume(): void {
-    this.#drain();
-    if (this.#pending.length > 0) this.#startFill(false);
-    else if (this.#admitted === undefined && !this.#takesAny) {
+    this.#order.drain();
+    if (this.#order.pending.length > 0) this.#startFill(false);
+    else if (this.#order.admitted === undefined && !this.#order.takesAny) {
       if (this.#source?.replay !== undefined && this.#isUp) this.#startFill(true);
     }
   }
 
-  /** Applies pending batches as long as they follow; drops those that are in already. */
-  #drain(): void {
-    for (let batch = this.#pending.first; batch !== undefined; batch = this.#pending.first) {
-      const admitted = this.#admitted;
-      if (admitted === undefined) {
-        if (batch.seq !== 0n) return;
-      } else if (batch.seq <= admitted) {
-        const known = this.#digests.compare(batch);
-        if (known === "different") {
-          this.#startOver("replay_differs", batch.epoch, true);
-          continue;
-        }
-        if (known === "same") this.#confirmed = "by_content";
-        this.#shiftPending();
-        continue;
-      } else if (batch.seq !== admitted + 1n || this.#isUnverified) {
-        return;
-      }
-      this.#shiftPending();
-      this.#admit(batch);
-    }
+  /**
+   * Asks the worker whether there is more than was received: the last batches before a silence may
+   * have been lost without a next one to show it, and the worker may be another one by now. A worker
+   * that does not answer is left in peace, and the next live batch ends the question.
+   */
+  check(): void {
+    const isIdle = !this.#isClosed && this.#hold === undefined && !this.#filler.isFilling;
+    if (!isIdle || !this.#isUp || this.#source?.replay === undefined) return;
+    if (this.#order.admitted === undefined || this.#order.isUnverified) return;
+    this.#order.isUnverified = true;
+    this.#isChecking = true;
+    void this.#filler.fill(true, false).then(() => {
+      if (this.#isChecking) this.#endCheck();
+      this.#report();
+    });
   }
 
-  #shiftPending(): LaneBatch | undefined {
-    if (this.#fromBefore > 0) this.#fromBefore -= 1;
-    return this.#pending.shift();
+  #endCheck(): void {
+    this.#isChecking = false;
+    this.#order.isUnverified = false;
+  }
+
+  #abortFill(): void {
+    this.#filler.abort();
+    if (this.#isChecking) this.#endCheck();
+  }
+
+  /** Begins to fill what is missing; `mustAsk` asks even when no hole is known. */
+  #startFill(mustAsk: boolean): void {
+    if (this.#filler.isFilling) return;
+    void this.#filler.fill(mustAsk, false).then(() => {
+      this.#report();
+    });
   }
 
   async #probe(): Promise<void> {
@@ -507,200 +470,15 @@ export class Lane {
     this.#report();
   }
 
-  // ------------------------------------------------------------------------------- filling of holes
-
-  /** Begins to fill what is missing; `mustAsk` asks even when no hole is known. */
-  #startFill(mustAsk: boolean): void {
-    if (this.#filling !== 0) return;
-    void this.#fill(mustAsk, false).then(() => {
-      this.#report();
-    });
-  }
-
-  #abortFill(): void {
-    this.#filling = 0;
-    this.#stopFill?.();
-    this.#stopFill = undefined;
-  }
-
-  /**
-   * Asks the worker for what is missing, in rounds, until nothing is. `isStrict` gives up at the
-   * first hole that cannot be filled and returns it; otherwise what was lost is dealt with by
-   * `onLostEvents` and the lane goes on.
-   */
-  async #fill(mustAsk: boolean, isStrict: boolean): Promise<LaneGap | undefined> {
-    const id = ++this.#fills;
-    this.#filling = id;
-    const stop = new AbortController();
-    this.#stopFill = () => stop.abort();
-    let failures = 0;
-    let mustAskNow = mustAsk;
-    this.#report();
-    try {
-      for (;;) {
-        this.#drain();
-        const target = this.#pending.first?.seq;
-        if (target === undefined && !mustAskNow) return undefined;
-        const round = new Round(this.#admitted, this.#isUnverified, isStrict);
-        const connection = this.#connections;
-        const end = await this.#ask(round, id, stop.signal);
-        if (this.#isClosed) return new LaneGap("closed", round.from, target);
-        if (this.#filling !== id) return new LaneGap("superseded", round.from, target);
-        if (connection !== this.#connections) {
-          // The answer may be that of a publisher that is gone: it proves nothing about the new one.
-          this.#isUnverified = this.#admitted !== undefined;
-          mustAskNow = true;
-          continue;
-        }
-        if (round.restarted !== undefined) {
-          this.#startOver(round.restarted, undefined, true);
-          mustAskNow = true;
-          continue;
-        }
-        if (end.kind === "complete" || round.admitted > 0) this.#isProven = true;
-        if (round.isVerified) this.#isUnverified = false;
-        this.#drain();
-        const isClosed = this.#pending.length === 0 && end.kind === "complete" &&
-          round.refusedAt === undefined;
-        if (isClosed) {
-          this.#isUnverified = false;
-          return undefined;
-        }
-        if (round.admitted > 0 || round.isFull) {
-          if (round.isFull) await this.#room(id);
-          if (this.#filling !== id) return new LaneGap("superseded", round.from, target);
-          failures = 0;
-          mustAskNow = true;
-          continue;
-        }
-        const reason = round.reason(end, this.#pending.first?.seq);
-        this.#options.meters.replay(reason);
-        failures += 1;
-        if (MAY_PASS.has(reason) && failures < this.#limits.replayAttempts) {
-          await this.#pause(failures);
-          if (this.#filling !== id) return new LaneGap("superseded", round.from, target);
-          continue;
-        }
-        const next = round.refusedAt ?? this.#pending.first?.seq;
-        const gap = new LaneGap(reason, this.#firstMissing(), next, end.message);
-        this.#lastError = gap.message;
-        // Without a hole there is only doubt, and it is tried again with the next batch.
-        if (isStrict || next === undefined) return gap;
-        this.#lose(gap, next);
-        failures = 0;
-        mustAskNow = round.refusedAt !== undefined;
-      }
-    } finally {
-      if (this.#filling === id) {
-        this.#filling = 0;
-        this.#stopFill = undefined;
-      }
-    }
-  }
-
-  async #ask(round: Round, id: number, stop: AbortSignal): Promise<ReplayEnd> {
-    const replay = this.#source?.replay;
-    if (replay === undefined) return { kind: "failed", message: NO_REPLAY };
-    this.#log.info("kv_replay_requested", { from: round.from, verify: round.isVerifying });
-    const connection = this.#connections;
-    const end = await replay(round.from, (batch) => {
-      if (this.#filling !== id || this.#isClosed || connection !== this.#connections) return false;
-      return this.#replayed(round, batch);
-    }, stop);
-    if (round.admitted > 0) this.#options.meters.replayed(round.admitted);
-    if (round.isVerifying && !round.isVerified && round.seen === 0 && end.kind === "complete") {
-      // The ring always has the newest batch: it has none as new as the one that we hold.
-      round.restarted = "ring_behind_cursor";
-    }
-    return end;
-  }
-
-  /** One batch of the ring; false = enough. */
-  #replayed(round: Round, batch: LaneBatch): boolean {
-    round.seen += 1;
-    const admitted = this.#admitted;
-    if (admitted !== undefined && batch.seq <= admitted) {
-      if (this.#digests.compare(batch) === "different") {
-        round.restarted = "replay_differs";
-        return false;
-      }
-      if (batch.seq === admitted) round.isVerified = true;
-      return true;
-    }
-    const follows = admitted === undefined ? batch.seq === 0n : batch.seq === admitted + 1n;
-    // A number that fits is no proof when the batch before it, which would be one, is not there.
-    const isNext = follows && (!round.isVerifying || round.isVerified);
-    if (!isNext) {
-      if (admitted !== undefined || round.isStrict) {
-        round.refusedAt ??= batch.seq;
-        return false;
-      }
-      // Joining late: the ring begins after the worker did.
-      this.#degrade(`the replay ring starts at batch ${batch.seq}`);
-    }
-    if (this.#content.waitingBytes > this.#limits.maxBytes) {
-      round.isFull = true;
-      return false;
-    }
-    this.#isUnverified = false;
-    round.admitted += 1;
-    this.#admit(batch);
-    return true;
-  }
-
-  /** Batches up to `next` are gone for good. */
-  #lose(gap: LaneGap, next: bigint): void {
-    const from = this.#firstMissing();
-    this.#options.meters.lost(Number(next - from));
-    this.#log.warn("kv_events_lost", { from, to: next - 1n, reason: gap.reason });
-    const isKept = this.#options.onLostEvents === "keep" && this.#admitted !== undefined;
-    if (!isKept) this.#content.forgetBlocks(next - 1n);
-    this.#admitted = next - 1n;
-    this.#isUnverified = false;
-    this.#degrade(gap.message);
-  }
-
-  #firstMissing(): bigint {
-    return this.#admitted === undefined ? 0n : this.#admitted + 1n;
-  }
-
-  /** Waits until at least half of what waits to be applied is applied. */
-  async #room(id: number): Promise<void> {
-    while (this.#filling === id && this.#content.waitingBytes * 2 > this.#limits.maxBytes) {
-      await new Promise<void>((resolve) => {
-        this.#options.clock.after(ROOM_POLL_MS, resolve);
-      });
-    }
-  }
-
-  #pause(failures: number): Promise<void> {
-    const { clock, random } = this.#options;
-    const backoffMs = this.#limits.replayBackoffMs * 2 ** (failures - 1) *
-      (0.5 + random.number());
-    return new Promise((resolve) => {
-      clock.after(backoffMs, resolve);
-    });
-  }
-
   // ------------------------------------------------------------------------------ what is not kept
 
   /** Another publisher: nothing that was held is worth anything. */
-  #startOver(reason: string, epoch: string | undefined, keepPending = false): void {
+  #startOver(reason: string, epoch: string | undefined, keepsPending: boolean): void {
     this.#options.meters.restart(reason);
     this.#log.warn("kv_lane_restarted", { reason, cursor: this.cursor, blocks: this.blocks });
-    if (keepPending) {
-      // What came before the connection broke came from the publisher that is gone.
-      while (this.#fromBefore > 0 && this.#shiftPending() !== undefined);
-    } else {
-      this.#pending.clear();
-      this.#abortFill();
-    }
-    this.#fromBefore = 0;
-    this.#empty();
+    if (!keepsPending) this.#filler.abort();
+    this.#order.startOver(keepsPending);
     this.#degraded = undefined;
-    this.#takesAny = false;
-    this.#confirmed = "by_content";
-    this.#isUnverified = false;
     this.#epoch = epoch ?? this.#options.random.uuid();
   }
 
@@ -720,12 +498,6 @@ export class Lane {
     this.#report();
   }
 
-  #empty(): void {
-    this.#content.clear(undefined);
-    this.#digests.clear();
-    this.#admitted = undefined;
-  }
-
   #degrade(reason: string): void {
     this.#degraded = reason;
     this.#log.warn("kv_lane_degraded", { reason });
@@ -742,64 +514,3 @@ export class Lane {
 }
 
 const OVERFLOW = "the buffer of waiting batches was full";
-const NO_REPLAY = "no replay endpoint";
-const ROOM_POLL_MS = 5;
-
-/** Failures that another request may get over. */
-const MAY_PASS: ReadonlySet<GapReason> = new Set([
-  "non_contiguous",
-  "ended_before_target",
-  "timeout",
-  "failed",
-]);
-
-/** One request to a ring and what came of it. */
-class Round {
-  readonly from: bigint;
-  readonly isVerifying: boolean;
-  readonly isStrict: boolean;
-  isVerified = false;
-  seen = 0;
-  admitted = 0;
-  /** Number of a batch that came after a hole in the answer. */
-  refusedAt: bigint | undefined;
-  restarted: string | undefined;
-  /** More was on offer than can wait to be applied. */
-  isFull = false;
-
-  /** When the publisher may have changed, the last batch is asked for again, to compare. */
-  constructor(admitted: bigint | undefined, isUnverified: boolean, isStrict: boolean) {
-    this.isVerifying = isUnverified && admitted !== undefined;
-    this.from = admitted === undefined ? 0n : this.isVerifying ? admitted : admitted + 1n;
-    this.isStrict = isStrict;
-  }
-
-  reason(end: ReplayEnd, target: bigint | undefined): GapReason {
-    if (end.message === NO_REPLAY) return "no_replay_endpoint";
-    if (this.refusedAt !== undefined) {
-      return this.seen > 1 ? "non_contiguous" : "started_after_requested";
-    }
-    if (end.kind === "timeout") return "timeout";
-    if (end.kind === "failed" || end.kind === "stopped") return "failed";
-    return this.seen === 0 || target === undefined ? "empty" : "ended_before_target";
-  }
-}
-
-interface DecoderState {
-  readonly reader: EventReaderState;
-  readonly digests: DigestState;
-}
-
-/** What `cut` wrote; a peer of another make may give nothing, which is an empty state. */
-function readDecoderState(value: unknown): DecoderState {
-  if (value === undefined || value === null) return { reader: { groups: [] }, digests: [] };
-  const state = value as Partial<DecoderState>;
-  const groups = state.reader?.groups ?? [];
-  const digests = state.digests ?? [];
-  const isGood = Array.isArray(groups) &&
-    groups.every((row) => Array.isArray(row) && typeof row[0] === "number") &&
-    Array.isArray(digests) &&
-    digests.every((row) => Array.isArray(row) && /^[0-9]{1,20}$/.test(String(row[0])));
-  if (!isGood) throw new TypeError("the cut's decoder state is not well made");
-  return { reader: { ...state.reader, groups }, digests };
-}

@@ -56,6 +56,23 @@ export interface HoldLimits {
   readonly maxBytes: number;
 }
 
+export interface LaneLimits {
+  /** Bounds of what waits while a hole is filled (a held lane has the bounds of `hold`). */
+  readonly maxBatches: number;
+  readonly maxBytes: number;
+  /** Requests to the ring that may bring nothing before a hole is given up. */
+  readonly replayAttempts: number;
+  /** Wait before a request is repeated; doubles each time, with jitter. */
+  readonly replayBackoffMs: number;
+}
+
+export const LANE_LIMITS: LaneLimits = {
+  maxBatches: 20_000,
+  maxBytes: 32 * 1024 * 1024,
+  replayAttempts: 3,
+  replayBackoffMs: 250,
+};
+
 /** How a replay ended. Only after `complete` is it known that the worker has nothing newer. */
 export interface ReplayEnd {
   readonly kind: "complete" | "stopped" | "timeout" | "failed";

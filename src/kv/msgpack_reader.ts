@@ -5,6 +5,8 @@
  * are mostly long arrays of integers, which go straight into typed arrays here. Two kinds of error
  * are kept apart: `MsgpackBroken` (the bytes are not MessagePack: nothing after them can be trusted)
  * and `UnexpectedValue` (well made, but not of the kind asked for: the caller can skip it).
+ *
+ * Longer than most files because the one class has a method for each kind of value.
  */
 
 /** The bytes are not MessagePack, or they end inside a value. */

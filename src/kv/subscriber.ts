@@ -45,6 +45,8 @@ export interface SubscriptionLimits {
   readonly reconnect: Partial<ReconnectLimits>;
   /** Ranks that batches may name beside the registered one. */
   readonly maxRanks: number;
+  /** Silence after which the worker's ring is asked whether anything was missed. */
+  readonly idleCheckMs: number;
 }
 
 const LIMITS: SubscriptionLimits = {
@@ -53,6 +55,7 @@ const LIMITS: SubscriptionLimits = {
   zmtp: {},
   reconnect: {},
   maxRanks: 64,
+  idleCheckMs: 15_000,
 };
 
 export class Subscription {
@@ -67,6 +70,8 @@ export class Subscription {
   #hasBeenUp = false;
   #isStopped = false;
   #dropped = 0;
+  #heardSinceCheck = false;
+  #cancelCheck = (): void => {};
 
   constructor(options: SubscriptionOptions) {
     this.#options = options;
@@ -119,6 +124,7 @@ export class Subscription {
     }
     this.#adopt(lane);
     this.#openSocket();
+    this.#watchSilence();
   }
 
   /** Stops listening, and keeps what the lanes hold. */
@@ -141,6 +147,7 @@ export class Subscription {
   async stop(): Promise<void> {
     if (this.#isStopped) return;
     this.#isStopped = true;
+    this.#cancelCheck();
     this.#intake.close();
     for (const lane of this.#lanes.values()) this.#options.store.close(lane.key);
     if (this.#lanes.size === 0) this.#options.store.close(this.key);
@@ -148,6 +155,16 @@ export class Subscription {
     const socket = this.#socket;
     this.#socket = undefined;
     await socket?.close();
+  }
+
+  #watchSilence(): void {
+    this.#cancelCheck = this.#options.clock.after(this.#limits.idleCheckMs, () => {
+      if (!this.#heardSinceCheck && this.#status === "active") {
+        for (const lane of this.#lanes.values()) lane.check();
+      }
+      this.#heardSinceCheck = false;
+      this.#watchSilence();
+    });
   }
 
   #openSocket(): void {
@@ -197,6 +214,7 @@ export class Subscription {
   }
 
   #message(frames: readonly Uint8Array[]): void {
+    this.#heardSinceCheck = true;
     const [, seq, payload] = frames;
     if (frames.length !== 3 || seq?.length !== 8 || payload === undefined) {
       this.#options.store.meters.event("batch", "bad_frames");

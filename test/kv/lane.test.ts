@@ -289,6 +289,51 @@ test("while a worker cannot prove that it is the same, its batches wait", async 
   assert.equal(world.held(), upTo(5));
 });
 
+test("a check finds the last batches before a silence, and says nothing when there are none", async () => {
+  const world = await liveWorld(1, { hasRing: true });
+  world.lane.sourceUp(false);
+  await settle();
+  const states: string[] = [];
+  world.lane.check();
+  states.push(world.lane.state);
+  await settle();
+  assert.equal(world.ring.requests, [1n, 1n]);
+  world.ring.batches.push(batch(2, store([3])));
+  world.lane.check();
+  states.push(world.lane.state);
+  await settle();
+  assert.equal(states, ["live", "live"]);
+  assert.equal(world.held(), [1, 2, 3]);
+  assert.is(world.lane.state, "live");
+});
+
+test("a check finds a worker that became another one", async () => {
+  const world = await liveWorld(3, { hasRing: true });
+  world.lane.sourceUp(false);
+  await settle();
+  world.ring.batches = [batch(0, store([1], { incarnation: 1 }))];
+  world.lane.check();
+  await settle();
+  assert.equal(world.held(1), [1]);
+  assert.is(world.lane.state, "live");
+});
+
+test("a check that is not answered costs nothing, before and after the next batch", async () => {
+  const world = await liveWorld(3, { hasRing: true });
+  world.lane.sourceUp(false);
+  await settle();
+  world.ring.mode = "silent";
+  world.lane.check();
+  await settle();
+  await give(world, batch(4, store([5])));
+  assert.equal(world.held(), upTo(5));
+  world.lane.check();
+  await world.clock.advance(60_000);
+  await give(world, batch(5, store([6])));
+  assert.equal(world.held(), upTo(6));
+  assert.is(world.lane.state, "live");
+});
+
 test("T6: a removal that came live, after its store was lost, removes it", async () => {
   const world = await liveWorld(0, { hasRing: true });
   const [lost, next] = [batch(1, store([9])), batch(2, remove([9]))];

@@ -356,6 +356,18 @@ test("pausing keeps the blocks; resuming fetches what was missed", async () => {
   assert.is(subscription.status, "active");
 });
 
+test("batches that got lost before a silence are found without a next one", async () => {
+  const engine = await engineOf();
+  const { lane } = await listen(engine, { limits: { idleCheckMs: 50 } });
+  engine.store(tokens(1, 1));
+  engine.publish();
+  await until(() => lane.blocks === 1);
+  engine.store(tokens(50, 1));
+  engine.lose();
+  await until(() => lane.blocks === 2);
+  assert.is(lane.state, "live");
+});
+
 test("a worker that is not there yet is tried until it is", async () => {
   const first = await engineOf();
   const { endpoint, replayEndpoint } = first;
