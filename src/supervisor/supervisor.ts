@@ -206,6 +206,7 @@ export class Supervisor implements Service {
     this.#traffic = new VersionsService({
       name: service,
       mounts: options.mounts,
+      drainPaths: [config.drainPath, config.drainStatusPath],
       clock: runtime.clock,
       holds: this.#context.holds,
       reports: parts.reports,

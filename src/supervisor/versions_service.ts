@@ -20,6 +20,8 @@ import type { VersionWorker } from "./version_worker.ts";
 export interface VersionsServiceOptions {
   readonly name: string;
   readonly mounts: readonly string[];
+  /** Where children are asked to drain: nobody else may ask them. */
+  readonly drainPaths: readonly string[];
   readonly clock: Clock;
   readonly holds: Holds;
   readonly reports: Reports;
@@ -56,7 +58,19 @@ export class VersionsService implements Service {
     if (target === undefined) {
       throw new BatonError("bad_request", "the path does not spell its version plainly");
     }
+    if (this.#isDrainPath(exchange.path.slice(prefixOf(mount, version).length))) {
+      throw new BatonError("not_found", "there is nothing at this path");
+    }
     return this.#serve(exchange, forward, worker, target);
+  }
+
+  /**
+   * A child without an admin listener has its drain on the port that clients reach. Compared as
+   * loosely as frameworks route: without regard to case and to a slash at the end.
+   */
+  #isDrainPath(rest: string): boolean {
+    const path = rest.replace(/\/+$/, "").toLowerCase();
+    return this.#options.drainPaths.some((hidden) => hidden.toLowerCase() === path);
   }
 
   async #serve(

@@ -35,6 +35,22 @@ const plain = (url: string, more: Record<string, unknown> = {}) => ({
   ...more,
 });
 
+/** The status of a POST whose target is sent as it is written. */
+function rawStatus(base: string, path: string): Promise<number | undefined> {
+  const { hostname, port } = new URL(base);
+  return new Promise((resolve, reject) => {
+    const request = http.request(
+      { hostname, port, path, method: "POST", agent: false },
+      (answer) => {
+        answer.resume();
+        resolve(answer.statusCode);
+      },
+    );
+    request.on("error", reject);
+    request.end();
+  });
+}
+
 const json = async (url: string) => await (await fetch(url)).json();
 
 test("an upstream is served, and the lifecycle paths are the admin listener's alone", async () => {
@@ -202,6 +218,10 @@ test("a roll-out by the command line: publish, swap under requests, status, logs
       assert.is((await early.json()).error.code, "not_ready");
       await cli("publish", "v1", await build("one"));
       await until(async () => (await fetch(`${baton.traffic}/readyz`)).status === 200, "ready");
+      for (const path of ["drain", "drain/status", "Drain", "drain/", "%64rain", "x/../drain"]) {
+        const answer = await rawStatus(baton.traffic, `/devshard/v1/${path}`);
+        assert.is(answer, 404, `a client must not reach the child's ${path}`);
+      }
       const seen = new Map<string, number>();
       let failed = 0;
       let going = true;
