@@ -32,9 +32,10 @@ export function sleep(clock: Clock, delayMs: number, signal?: AbortSignal): Prom
 export function orCalledOff<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (signal === undefined) return work;
   return new Promise((resolve, reject) => {
-    if (signal.aborted) return reject(calledOff(signal));
     const onAbort = (): void => reject(calledOff(signal));
-    signal.addEventListener("abort", onAbort, { once: true });
+    if (signal.aborted) onAbort();
+    else signal.addEventListener("abort", onAbort, { once: true });
+    // Also when nobody waits for it any more: how the work fails then must not be an unhandled error.
     work.then(resolve, reject).finally(() => signal.removeEventListener("abort", onAbort));
   });
 }
