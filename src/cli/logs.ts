@@ -5,7 +5,7 @@
 import { loadConfig } from "../config/load.ts";
 import { childLogPath } from "../supervisor/child_log.ts";
 import { followLogFile, tailLogFile } from "../supervisor/log_reader.ts";
-import { supervisorFolders } from "../supervisor/supervisor.ts";
+import { supervisorFolders } from "../supervisor/folders.ts";
 import { UsageError } from "./arguments.ts";
 import { EXIT, type Verb } from "./verb.ts";
 

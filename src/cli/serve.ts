@@ -6,7 +6,7 @@
  */
 
 import { loadConfig } from "../config/load.ts";
-import { type Baton, startBaton } from "../host/baton.ts";
+import type { Baton } from "../host/baton.ts";
 import { createLog } from "../observe/log.ts";
 import { BATON_VERSION } from "../version.ts";
 import type { Arguments } from "./arguments.ts";
@@ -62,6 +62,8 @@ export const serve: Verb = {
         });
       }
     });
+    // The other verbs share this program and must not wait for the whole host to load.
+    const { startBaton } = await import("../host/baton.ts");
     const baton = await startBaton(runtime, log, loaded);
     running.baton = baton;
     await told;

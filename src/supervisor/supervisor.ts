@@ -21,6 +21,7 @@ import { ChildLogs } from "./child_log.ts";
 import { Children } from "./children.ts";
 import type { ServiceContext } from "./context.ts";
 import { messageOf } from "./failure.ts";
+import { type SupervisorFolders, supervisorFolders } from "./folders.ts";
 import type { Generation } from "./generation.ts";
 import { Generations } from "./generations.ts";
 import { Holds } from "./hold.ts";
@@ -60,27 +61,6 @@ export interface SupervisorOptions {
   readonly stateDir: string;
   /** Ports that no child may get: Baton's own listeners. */
   readonly reservedPorts?: readonly number[];
-}
-
-/** Where a service keeps what. */
-export interface SupervisorFolders {
-  readonly state: string;
-  readonly bin: string;
-  readonly data: string;
-  readonly logs: string;
-}
-
-/** The folders of a service; also for the commands that look at them from outside. */
-export function supervisorFolders(
-  options: Pick<SupervisorOptions, "stateDir" | "service" | "config">,
-): SupervisorFolders {
-  const state = `${options.stateDir}/${options.service}`;
-  return {
-    state,
-    bin: options.config.binDir ?? `${state}/bin`,
-    data: options.config.dataDir ?? `${state}/data`,
-    logs: `${state}/logs`,
-  };
 }
 
 /** Makes the service; nothing runs before `start`. Throws StateInUse, InsecureAddress. */
