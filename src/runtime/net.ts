@@ -14,6 +14,7 @@ import {
   type Net,
   type SocketHandlers,
 } from "./runtime.ts";
+import type { StreamBacked } from "./socket_stream.ts";
 
 /** Sockets of the runtime's own `node:net`. */
 export function createNet(): Net {
@@ -25,7 +26,7 @@ async function listen(
   accept: (socket: ByteSocket) => void,
 ): Promise<Listener> {
   const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => {
-    accept(new NetSocket(socket));
+    accept(new AcceptedSocket(socket));
   });
   const address = await listenOn(server, options);
   // An error of one accept (no descriptors left, say) must not end the process.
@@ -42,9 +43,17 @@ async function listen(
 
 function connectTo(address: Address, options: { timeoutMs: number }): Promise<ByteSocket> {
   return new Promise((resolve, reject) => {
+    let made: NetSocket | undefined;
+    const onread = {
+      buffer: READ_BUFFER,
+      callback: (length: number) => {
+        made?.received(READ_BUFFER.subarray(0, length));
+        return true;
+      },
+    };
     const target: NetConnectOpts = address.kind === "unix"
-      ? { path: address.path, allowHalfOpen: true }
-      : { host: address.host, port: address.port, allowHalfOpen: true, noDelay: true };
+      ? { path: address.path, allowHalfOpen: true, onread }
+      : { host: address.host, port: address.port, allowHalfOpen: true, noDelay: true, onread };
     const socket = connect(target);
     const timer = setTimeout(() => {
       socket.destroy();
@@ -58,22 +67,32 @@ function connectTo(address: Address, options: { timeoutMs: number }): Promise<By
     socket.once("connect", () => {
       clearTimeout(timer);
       socket.off("error", failed);
-      resolve(new NetSocket(socket));
+      made = new NetSocket(socket);
+      resolve(made);
     });
   });
 }
 
-/** One fresh array with the texts (as latin1) around the bytes. */
-function joined(before: string, bytes: Uint8Array, after: string): Uint8Array {
-  const all = Buffer.allocUnsafe(before.length + bytes.length + after.length);
+/**
+ * All connected sockets read into this one buffer: each read is handed on, and used, before the next
+ * one of any socket can begin. Saves an allocation of 64 KiB a read.
+ */
+const READ_BUFFER = new Uint8Array(65536);
+
+const SCRATCH_BYTES = 16_384;
+/** Where small writes are put together; ours again as soon as the kernel has taken the bytes. */
+let scratch = Buffer.allocUnsafeSlow(SCRATCH_BYTES);
+
+/** The texts (as latin1) around the bytes, copied into `all`. */
+function putTogether(all: Buffer, before: string, bytes: Uint8Array, after: string): void {
   if (before.length > 0) all.write(before, 0, "latin1");
   all.set(bytes, before.length);
   if (after.length > 0) all.write(after, before.length + bytes.length, "latin1");
-  return all;
 }
 
 class NetSocket implements ByteSocket {
-  readonly #socket: Socket;
+  protected readonly stream: Socket;
+  protected readonly listeners: [string, (chunk: Uint8Array) => void][] = [];
   #handlers: SocketHandlers | undefined;
   #error: Error | undefined;
   #isClosed = false;
@@ -81,76 +100,112 @@ class NetSocket implements ByteSocket {
   #wantsDrain = false;
 
   constructor(socket: Socket) {
-    this.#socket = socket;
+    this.stream = socket;
     socket.on("error", (error) => {
       this.#error ??= error;
     });
   }
 
   get remoteAddress(): string {
-    return plainAddress(this.#socket.remoteAddress);
+    return plainAddress(this.stream.remoteAddress);
   }
 
   get remotePort(): number {
-    return this.#socket.remotePort ?? 0;
+    return this.stream.remotePort ?? 0;
   }
 
   get localPort(): number {
-    return this.#socket.localPort ?? 0;
+    return this.stream.localPort ?? 0;
   }
 
   get pendingBytes(): number {
-    return this.#socket.writableLength;
+    return this.stream.writableLength;
   }
 
   handle(handlers: SocketHandlers): void {
     const first = this.#handlers === undefined;
     this.#handlers = handlers;
     if (!first) return;
-    const socket = this.#socket;
-    socket.on("data", (chunk: Uint8Array) => this.#handlers?.data(chunk));
-    socket.on("end", () => this.#handlers?.end());
-    socket.on("drain", () => {
+    this.startReading();
+    this.on("end", () => this.#handlers?.end());
+    this.on("drain", () => {
       if (!this.#wantsDrain) return;
       this.#wantsDrain = false;
       this.#handlers?.drain();
     });
-    socket.on("close", () => {
+    this.on("close", () => {
       if (this.#isClosed) return;
       this.#isClosed = true;
       this.#handlers?.close(this.#error);
     });
   }
 
+  protected on(event: string, listener: (chunk: Uint8Array) => void): void {
+    this.listeners.push([event, listener]);
+    this.stream.on(event, listener);
+  }
+
+  /** Connected sockets have been reading into the buffer since they were made. */
+  protected startReading(): void {}
+
+  received(chunk: Uint8Array): void {
+    this.#handlers?.data(chunk);
+  }
+
   write(data: Uint8Array | string): boolean {
-    if (this.#isEnded || this.#socket.destroyed) return true;
+    if (this.#isEnded || this.stream.destroyed) return true;
     const hasRoom = typeof data === "string"
-      ? this.#socket.write(data, "latin1")
-      : this.#socket.write(data);
+      ? this.stream.write(data, "latin1")
+      : this.stream.write(data);
     if (!hasRoom) this.#wantsDrain = true;
     return hasRoom;
   }
 
   writeAround(before: string, bytes: Uint8Array, after: string): boolean {
-    return this.write(joined(before, bytes, after));
+    const length = before.length + bytes.length + after.length;
+    if (length > SCRATCH_BYTES) {
+      const all = Buffer.allocUnsafeSlow(length);
+      putTogether(all, before, bytes, after);
+      return this.write(all);
+    }
+    putTogether(scratch, before, bytes, after);
+    const hasRoom = this.write(scratch.subarray(0, length));
+    if (this.stream.writableLength > 0) scratch = Buffer.allocUnsafeSlow(SCRATCH_BYTES);
+    return hasRoom;
   }
 
   pause(): void {
-    this.#socket.pause();
+    this.stream.pause();
   }
 
   resume(): void {
-    this.#socket.resume();
+    this.stream.resume();
   }
 
   end(): void {
-    if (this.#isEnded || this.#socket.destroyed) return;
+    if (this.#isEnded || this.stream.destroyed) return;
     this.#isEnded = true;
-    this.#socket.end();
+    this.stream.end();
   }
 
   destroy(reset = false): void {
-    if (reset) this.#socket.resetAndDestroy();
-    else this.#socket.destroy();
+    if (reset) this.stream.resetAndDestroy();
+    else this.stream.destroy();
+  }
+}
+
+/** A socket of a listener: a stream that can be given away, since a client may speak HTTP/2. */
+class AcceptedSocket extends NetSocket implements StreamBacked {
+  protected override startReading(): void {
+    this.on("data", (chunk: Uint8Array) => this.received(chunk));
+  }
+
+  /** See StreamBacked. */
+  takeStream(early: Uint8Array): Socket {
+    const socket = this.stream;
+    socket.pause();
+    for (const [event, listener] of this.listeners) socket.off(event, listener);
+    if (early.length > 0) socket.unshift(early);
+    return socket;
   }
 }
