@@ -208,6 +208,11 @@ class Host implements Baton {
       const why = error instanceof Error ? error.message : String(error);
       throw new Error(`listen.traffic = ${printAddress(listen.traffic)}: ${why}`, { cause: error });
     });
+    // From the first moment of a drain answers end their connections, so that clients come back
+    // by way of their balancer.
+    this.#undo.push(this.lifecycle.onChange(() => {
+      if (this.lifecycle.draining) this.#traffic?.drain();
+    }));
     const { address } = this.#traffic;
     log.info("listening", { listener: "traffic", address: printAddress(address) });
   }
@@ -258,7 +263,6 @@ class Host implements Baton {
     const graces = Object.values(services).flatMap(({ versions }) =>
       versions === undefined ? [] : [stopGraceMs(versions)]
     );
-    this.#traffic?.drain();
     const report = await shutDownHost({
       lifecycle: this.lifecycle,
       clock: this.#runtime.clock,

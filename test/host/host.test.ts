@@ -74,6 +74,28 @@ test("the longest mount wins, what is mounted nowhere is 404 as JSON", async () 
   );
 });
 
+test("from the first moment of a drain answers end their connections", async () => {
+  await withUpstream((port) =>
+    inScratch(async (folder) => {
+      const { baton, url } = await start(folder, {
+        services: { a: upstream(port) },
+        shutdown: { announceMs: 5000, budgetMs: 20_000 },
+      });
+      const connection = async () => {
+        const answer = await fetch(`${url("traffic")}/`);
+        assert.is(answer.status, 200);
+        await answer.text();
+        return answer.headers.get("connection");
+      };
+      assert.is.not(await connection(), "close");
+      await (await fetch(`${url("admin")}/drain`, { method: "POST" })).body?.cancel();
+      assert.is(baton.lifecycle.state, "announcing");
+      assert.is(await connection(), "close");
+      await baton.force();
+    })
+  );
+});
+
 test("an upstream that is down is 502 with its code", async () => {
   await inScratch(async (folder) => {
     const { baton, url } = await start(folder, { services: { a: upstream(1) } });
