@@ -3,14 +3,21 @@
  *
  * A build may not know a flag (older ones do not); that is accepted only when it says so: it exited
  * by itself, with a non-zero status, and its output holds a usage error that flag parsers print.
- * A time-out, a signal, any other failure or an empty answer blames the build.
+ * A signal, any other failure or an empty answer blames the build. A time-out does not (on a busy
+ * host a good build may be slow): it is asked again later, and not started before it has answered.
  */
 
 import type { VersionsConfig } from "../config/versions.ts";
 import { isDevshardBinary } from "../config/versions.ts";
 import type { Clock, Files, Processes, ProcessExit } from "../runtime/runtime.ts";
 import { inheritedEnv, parseHa } from "./child_env.ts";
-import { abortReason, messageOf, RolloutFailure, throwIfAborted } from "./failure.ts";
+import {
+  abortReason,
+  type FailureClass,
+  messageOf,
+  RolloutFailure,
+  throwIfAborted,
+} from "./failure.ts";
 
 /** What a build said about itself. */
 export interface PreflightResult {
@@ -53,8 +60,8 @@ const MAX_ANSWER_BYTES = 64 * 1024;
 const TEXT_BUSY = /ETXTBSY|text file busy/i;
 
 /**
- * Runs the print flags. Throws `RolloutFailure` of class `preflight` when the build is refused, and
- * the signal's reason when it is cancelled.
+ * Runs the print flags. Throws `RolloutFailure` of class `preflight` when the build is refused or
+ * `transient` when it could not be asked, and CalledOff when that was called off.
  */
 export async function preflight(options: PreflightOptions): Promise<PreflightResult> {
   const { config, name, binary, runtime } = options;
@@ -104,10 +111,10 @@ function requirePostgres(ha: boolean | undefined, storageMode: string, name: str
 /** The trimmed answer to one flag; undefined when the build says it does not know the flag. */
 async function ask(options: PreflightOptions, flag: string): Promise<string | undefined> {
   const answer = await runOnce(options, flag);
-  const refuse = (what: string): RolloutFailure =>
-    new RolloutFailure("preflight", `${flag}: ${what}${quote(answer.output)}`);
+  const refuse = (what: string, failureClass: FailureClass = "preflight"): RolloutFailure =>
+    new RolloutFailure(failureClass, `${flag}: ${what}${quote(answer.output)}`);
   if (answer.timedOut) {
-    throw refuse(`no answer within ${options.config.printTimeoutMs} ms`);
+    throw refuse(`no answer within ${options.config.printTimeoutMs} ms`, "transient");
   }
   if (answer.exit.code === undefined) throw refuse(`ended by ${answer.exit.signal ?? "a signal"}`);
   if (answer.exit.code !== 0) {
@@ -156,9 +163,13 @@ async function runOnce(options: PreflightOptions, flag: string): Promise<Answer>
       return await start();
     });
   } catch (error) {
-    throw new RolloutFailure("preflight", `${options.binary} cannot be run: ${messageOf(error)}`, {
-      cause: error,
-    });
+    // What is wrong with the file is known for certain; a host out of processes says nothing of it.
+    const blamed = error instanceof FileMissing || error instanceof NotExecutable;
+    throw new RolloutFailure(
+      blamed ? "preflight" : "transient",
+      `${options.binary} cannot be run: ${messageOf(error)}`,
+      { cause: error },
+    );
   }
   let timedOut = false;
   const cancelTimer = runtime.clock.after(config.printTimeoutMs, () => {

@@ -49,10 +49,14 @@ esac
   });
 }
 
-async function refused(asked: Asked, message: RegExp): Promise<void> {
+async function refused(
+  asked: Asked,
+  message: RegExp,
+  failureClass: RolloutFailure["class"] = "preflight",
+): Promise<void> {
   const error = await rejection(asking(asked));
   assert.instance(error, RolloutFailure);
-  assert.is((error as RolloutFailure).class, "preflight");
+  assert.is((error as RolloutFailure).class, failureClass);
   assert.match(error.message, message);
 }
 
@@ -147,6 +151,7 @@ test("case 25: a probe that takes too long is no unknown flag", async () => {
       config: { printTimeoutMs: 50 },
     },
     /--print-protocol-version: no answer within 50 ms/,
+    "transient",
   );
 });
 
@@ -228,7 +233,22 @@ test("a file that is no program is refused", async () => {
     }));
     assert.instance(error, RolloutFailure);
     assert.match(error.message, "cannot be run");
+    assert.is((error as RolloutFailure).class, "preflight");
   });
+});
+
+test("a host that cannot start another process says nothing about the build", async () => {
+  const processes = {
+    ...runtime.processes,
+    spawn: () => Promise.reject(new Error("spawn EAGAIN: resource temporarily unavailable")),
+  };
+  const error = await rejection(preflight({
+    runtime: { ...runtime, processes },
+    config: defaultVersionsConfig({ oracle: "file:x" }),
+    name: "v2",
+    binary: "/bin/sh",
+  }));
+  assert.is((error as RolloutFailure).class, "transient");
 });
 
 test("other binaries are asked two questions, and no HA rule applies to them", async () => {
