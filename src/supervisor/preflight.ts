@@ -10,6 +10,7 @@
 import type { VersionsConfig } from "../config/versions.ts";
 import { isDevshardBinary } from "../config/versions.ts";
 import type { Clock, Files, Processes, ProcessExit } from "../runtime/runtime.ts";
+import { FileMissing, NotExecutable } from "../runtime/runtime.ts";
 import { inheritedEnv, parseHa } from "./child_env.ts";
 import {
   abortReason,
