@@ -115,7 +115,10 @@ async function ask(options: PreflightOptions, flag: string): Promise<string | un
   const refuse = (what: string, failureClass: FailureClass = "preflight"): RolloutFailure =>
     new RolloutFailure(failureClass, `${flag}: ${what}${quote(answer.output)}`);
   if (answer.timedOut) {
-    throw refuse(`no answer within ${options.config.printTimeoutMs} ms`, "transient");
+    throw refuse(
+      `no answer within ${options.config.printTimeoutMs} ms (a program that does not know such flags needs printFlags "never")`,
+      "transient",
+    );
   }
   if (answer.exit.code === undefined) throw refuse(`ended by ${answer.exit.signal ?? "a signal"}`);
   if (answer.exit.code !== 0) {
