@@ -47,6 +47,10 @@ export const limitsSchema = v.strictObject({
     whole("Client connections at once; further ones are answered 503. 0 = no limit."),
     0,
   ),
+  streams: v.optional(
+    whole("Requests at once on one HTTP/2 connection.", 1, 65_535),
+    128,
+  ),
   lingerMs: v.optional(
     milliseconds(
       "How long a connection is still read after our last byte, so that it arrives.",

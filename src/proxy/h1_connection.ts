@@ -14,6 +14,7 @@ import { hasToken } from "./answer_reader.ts";
 import type { Framing, RawSide, TunnelEnd } from "./client_side.ts";
 import type { Timed } from "./deadlines.ts";
 import { H1Exchange } from "./h1_exchange.ts";
+import { HOST_VALUE, HTTP2_PREFACE, isHttp2Preface, REQUEST_ID } from "./request_rules.ts";
 import {
   bit,
   CONNECTION,
@@ -29,7 +30,7 @@ import {
   UPGRADE,
   X_REQUEST_ID,
 } from "./head.ts";
-import type { TrafficCore } from "./traffic_core.ts";
+import type { ServedConnection, TrafficCore } from "./traffic_core.ts";
 import { Stamper, timesInVia } from "./stamps.ts";
 
 const READ_HEAD = 0;
@@ -46,15 +47,9 @@ const MOST_LINGER_BYTES = 16 * 1024 * 1024;
 const LONGEST_METHOD = 32;
 const NONE = new Uint8Array(0);
 
-/** host[:port] without user information (RFC 9110 section 7.2, RFC 3986 section 3.2.2). */
-const HOST_VALUE =
-  /^(?:\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._~%-]+)?\]|[A-Za-z0-9._~!$&'()*+;=%-]+)(?::\d{0,5})?$/;
 const ABSOLUTE_FORM = /^https?:\/\/([^/?#]*)(.*)$/i;
-const REQUEST_ID = /^[A-Za-z0-9._:\/+=@~-]{1,128}$/;
-/** The preface of HTTP/2 with prior knowledge begins so (RFC 9113 section 3.4). */
-const HTTP2_PREFACE = "PRI * HTTP/2.0";
 
-export class H1Connection implements SocketHandlers, Timed {
+export class H1Connection implements ServedConnection, SocketHandlers, Timed {
   deadlineMs: number;
   readonly core: TrafficCore;
   readonly remoteAddress: string;
@@ -66,6 +61,8 @@ export class H1Connection implements SocketHandlers, Timed {
   #exchange: H1Exchange | undefined;
   /** Bytes that came before they could be used. */
   #stash: Uint8Array = NONE;
+  /** No byte of a request was read yet: the client may still begin HTTP/2. */
+  #isNew = true;
   #isPaused = false;
   #isRunning = false;
   #bodyLeft = 0;
@@ -108,6 +105,7 @@ export class H1Connection implements SocketHandlers, Timed {
   // ------------------------------------------------------------------------------------- bytes
 
   data(chunk: Uint8Array): void {
+    if (this.#isNew) return this.#firstData(chunk);
     switch (this.#state) {
       case TUNNEL:
         if (this.#tunnel === undefined || this.#stash.length > 0) return this.#keep(chunk);
@@ -121,6 +119,23 @@ export class H1Connection implements SocketHandlers, Timed {
     }
     if (this.#stash.length > 0) return this.#keep(chunk);
     this.#run(chunk);
+  }
+
+  /** HTTP/2 with prior knowledge goes to its own owner (RFC 9113 section 3.3). */
+  #firstData(chunk: Uint8Array): void {
+    if (this.#stash.length > 0) this.#keep(chunk);
+    const bytes = this.#stash.length > 0 ? this.#stash : chunk;
+    const isHttp2 = isHttp2Preface(bytes);
+    if (isHttp2 === undefined) {
+      if (bytes === chunk) this.#keep(chunk);
+      return;
+    }
+    this.#isNew = false;
+    this.#stash = NONE;
+    if (!isHttp2) return this.#run(bytes);
+    this.#state = CLOSED;
+    this.core.deadlines.remove(this);
+    this.core.becameHttp2(this, this.#socket, bytes);
   }
 
   /** Keeps bytes for later; a client that sends too far ahead is not read on. */

@@ -21,14 +21,14 @@ import { Deadlines } from "./deadlines.ts";
 import type { Exchange, Forward } from "./exchange.ts";
 import { createForward } from "./forward.ts";
 import { H1Connection } from "./h1_connection.ts";
-import type { H1Exchange } from "./h1_exchange.ts";
+import { H2Connection } from "./h2_connection.ts";
 import { isToken } from "./head.ts";
 import { DEFAULT_LIMITS, type Limits } from "./limits.ts";
 import { ALLOWED } from "./own_answer.ts";
 import { exchangeRequest } from "./request.ts";
 import type { Routes } from "./routes.ts";
 import type { Timeouts } from "./timeouts.ts";
-import type { TrafficCore } from "./traffic_core.ts";
+import type { Served, ServedConnection, TrafficCore } from "./traffic_core.ts";
 import { TrustedPeers } from "./trust.ts";
 
 export interface TrafficOptions {
@@ -101,11 +101,12 @@ class Traffic implements TrafficServer, TrafficCore {
   readonly scheme = "http";
   readonly upgrades: ReadonlySet<string>;
   readonly latin1: Runtime["wire"]["latin1"];
+  readonly http2: Runtime["http2"];
   readonly forward: Forward;
   draining = false;
   inflight = 0;
   readonly #options: TrafficOptions;
-  readonly #connections = new Set<H1Connection>();
+  readonly #connections = new Set<ServedConnection>();
   readonly #parsers: SharedParser[] = [];
   readonly #accessLog: AccessLog;
   readonly #ownPaths: ReadonlySet<string>;
@@ -127,6 +128,7 @@ class Traffic implements TrafficServer, TrafficCore {
     if (!isToken(this.pseudonym)) throw new RangeError(`no name for Via: ${this.pseudonym}`);
     this.upgrades = new Set(options.upgrades ?? ["websocket"]);
     this.latin1 = runtime.wire.latin1;
+    this.http2 = runtime.http2;
     this.#ownPaths = new Set(options.ownPaths ?? ["/healthz", "/readyz"]);
     this.#idPrefix = hex(runtime.random.bytes(8));
     this.#accessLog = new AccessLog({
@@ -210,11 +212,11 @@ class Traffic implements TrafficServer, TrafficCore {
     else parser.free();
   }
 
-  begun(_exchange: H1Exchange): void {
+  begun(_exchange: Served): void {
     this.inflight += 1;
   }
 
-  dispatch(exchange: H1Exchange): void {
+  dispatch(exchange: Served): void {
     this.inflight += 1;
     const { lifecycle, routes } = this.#options;
     const { path } = exchange;
@@ -243,7 +245,7 @@ class Traffic implements TrafficServer, TrafficCore {
     }
   }
 
-  async #watch(exchange: H1Exchange, handled: Promise<void>): Promise<void> {
+  async #watch(exchange: Served, handled: Promise<void>): Promise<void> {
     try {
       await handled;
       if (!exchange.answered && !exchange.finished && exchange.sink === undefined) {
@@ -254,14 +256,14 @@ class Traffic implements TrafficServer, TrafficCore {
     }
   }
 
-  #failed(exchange: H1Exchange, error: unknown): void {
+  #failed(exchange: Served, error: unknown): void {
     if (!(error instanceof BatonError)) {
       this.#options.log.error("service_failed", { request_id: exchange.requestId, error });
     }
     exchange.fail(error);
   }
 
-  async #answerOurselves(exchange: H1Exchange): Promise<void> {
+  async #answerOurselves(exchange: Served): Promise<void> {
     const { appFetch } = this.#options;
     try {
       if (appFetch === undefined) throw new BatonError("not_found", "nothing is served here");
@@ -271,12 +273,23 @@ class Traffic implements TrafficServer, TrafficCore {
     }
   }
 
-  finished(exchange: H1Exchange): void {
+  finished(exchange: Served): void {
     this.inflight -= 1;
     this.#accessLog.write(exchange);
   }
 
-  closed(connection: H1Connection): void {
+  becameHttp2(connection: ServedConnection, socket: ByteSocket, early: Uint8Array): void {
+    this.#connections.delete(connection);
+    this.#addHttp2(socket, early);
+  }
+
+  #addHttp2(socket: ByteSocket, early: Uint8Array): void {
+    const connection = new H2Connection(this, socket, early);
+    this.#connections.add(connection);
+    if (this.draining) connection.announceEnd();
+  }
+
+  closed(connection: ServedConnection): void {
     this.#connections.delete(connection);
     if (this.#connections.size === 0) this.#onEmpty?.();
   }
@@ -285,6 +298,7 @@ class Traffic implements TrafficServer, TrafficCore {
 
   drain(): void {
     this.draining = true;
+    for (const connection of this.#connections) connection.announceEnd?.();
   }
 
   async close(): Promise<void> {
@@ -314,7 +328,7 @@ class SharedParser {
   }
 }
 
-function answerOptions(exchange: H1Exchange): void {
+function answerOptions(exchange: Served): void {
   exchange.respond(new Response(null, { status: 204, headers: { allow: ALLOWED } }));
 }
 

@@ -2,13 +2,34 @@
  * What all connections of the traffic listener share, as a connection sees it.
  */
 
-import type { MessageHandlers, MessageParser } from "../runtime/runtime.ts";
+import type { Http2 } from "../runtime/http2_contract.ts";
+import type { ByteSocket, MessageHandlers, MessageParser } from "../runtime/runtime.ts";
+import type { AccessEntry } from "./access_log.ts";
+import type { ClientSide, RequestSink } from "./client_side.ts";
 import type { Deadlines } from "./deadlines.ts";
-import type { H1Connection } from "./h1_connection.ts";
-import type { H1Exchange } from "./h1_exchange.ts";
 import type { Latin1 } from "./head.ts";
 import type { Limits } from "./limits.ts";
 import type { TrustedPeers } from "./trust.ts";
+
+/** An exchange as the core sees it, whatever protocol it came by. */
+export interface Served extends ClientSide, AccessEntry {
+  readonly httpVersion: number;
+  readonly sink: RequestSink | undefined;
+  /** Whether the client may send another request on the connection afterwards. */
+  keepAlive: boolean;
+  /** Taken by the core when it admitted the exchange; called when its last byte has left. */
+  release: (() => void) | undefined;
+}
+
+/** A client's connection as the core sees it. */
+export interface ServedConnection {
+  /** Closes when nothing is owed; else after the present answers. */
+  shut(): void;
+  /** Cuts it, whatever is on it. */
+  cut(): void;
+  /** Tells the client to go elsewhere, where the protocol has a way to. */
+  announceEnd?(): void;
+}
 
 export interface TrafficCore {
   readonly limits: Limits;
@@ -31,10 +52,13 @@ export interface TrafficCore {
   takeParser(handlers: MessageHandlers): MessageParser;
   returnParser(parser: MessageParser): void;
   /** An exchange exists that will be answered without being routed. */
-  begun(exchange: H1Exchange): void;
+  begun(exchange: Served): void;
   /** Admits and routes an exchange. */
-  dispatch(exchange: H1Exchange): void;
+  dispatch(exchange: Served): void;
   /** The exchange has its last status: access log and metrics. */
-  finished(exchange: H1Exchange): void;
-  closed(connection: H1Connection): void;
+  finished(exchange: Served): void;
+  closed(connection: ServedConnection): void;
+  readonly http2: Http2;
+  /** A connection turned out to be HTTP/2: another owner takes its socket and what was read of it. */
+  becameHttp2(connection: ServedConnection, socket: ByteSocket, early: Uint8Array): void;
 }

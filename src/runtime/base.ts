@@ -12,6 +12,7 @@ import { createClock } from "./clock.ts";
 import { createDns } from "./dns.ts";
 import { fetchOnce } from "./fetch.ts";
 import { createFiles } from "./files.ts";
+import { createHttp2 } from "./http2.ts";
 import { latin1 } from "./latin1.ts";
 import { createMessageParser } from "./llhttp.ts";
 import { print } from "./print.ts";
@@ -36,6 +37,7 @@ export function createBase(): Omit<Runtime, "name" | "version" | "net" | "proces
     files: createFiles(),
     dns: createDns(),
     http: { serve: serveApp, fetch: fetchOnce },
+    http2: createHttp2(),
     wire: { latin1, messageParser: createMessageParser },
     print,
     onSignal(signal, listener) {

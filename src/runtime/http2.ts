@@ -34,7 +34,11 @@ const MOST_FIELDS = 512;
 const STREAMS_UNLESS_TOLD = 100;
 /** The last-stream-id of a GOAWAY that refuses nothing yet (RFC 9113 section 6.8). */
 const LAST_STREAM = 2 ** 31 - 1;
+/** What a GOAWAY gets to leave before its connection is cut. */
+const FAREWELL_MS = 50;
+const IS_DENO = "Deno" in globalThis;
 const END_STREAM = 1;
+const EMPTY = new Uint8Array(0);
 
 export function createHttp2(): Http2 {
   return {
@@ -75,7 +79,6 @@ function outgoing(fields: readonly string[]): OutgoingHttpHeaders {
   return headers;
 }
 
-/** Names of which `node:http2` takes only one line, although several are legal to pass on. */
 function orRangeError<T>(action: () => T): T {
   try {
     return action();
@@ -150,7 +153,15 @@ class Body<S extends Http2Stream> {
     if (this.stream.destroyed || this.stream.writableEnded) return;
     if (this.#mayTrail) this.#trailers = trailers;
     this.stream.end();
+    if (!this.#mayTrail) this.stream.once("finish", () => this.ourSideEnded());
   }
+
+  /** Whether the other side's message has come to its end. */
+  protected get hasEnded(): boolean {
+    return this.#hasEnded;
+  }
+
+  protected ourSideEnded(): void {}
 
   pause(): void {
     this.stream.pause();
@@ -163,11 +174,22 @@ class Body<S extends Http2Stream> {
   reset(code: number): void {
     if (!this.stream.destroyed) this.stream.close(code);
   }
+
+  breakOff(code: number): void {
+    const { stream } = this;
+    if (stream.destroyed) return;
+    // Not close(), which would end the body in good order before it resets the stream.
+    const breakNow = () => void stream.destroy(new Error(`broken off: ${code}`));
+    if (stream.writableLength === 0) breakNow();
+    else stream.write(EMPTY, breakNow);
+  }
 }
 
 class ServerStream extends Body<ServerHttp2Stream> implements Http2ServerStream {
   handle(handlers: Http2StreamHandlers): void {
     this.attach(handlers, false);
+    // Given up by the client: unread bytes of its request must not hide that.
+    this.stream.on("aborted", () => this.stream.destroy());
     this.stream.pause();
   }
 
@@ -176,6 +198,8 @@ class ServerStream extends Body<ServerHttp2Stream> implements Http2ServerStream 
     if (stream.destroyed || stream.headersSent) return;
     try {
       stream.additionalHeaders({ ":status": status, ...outgoing(fields) });
+      // Deno leaves it in the buffer until something else is sent.
+      if (IS_DENO) stream.session?.ping(() => {});
     } catch {
       // An interim answer is a courtesy: one that HTTP/2 cannot carry is left out.
     }
@@ -184,7 +208,7 @@ class ServerStream extends Body<ServerHttp2Stream> implements Http2ServerStream 
   respond(
     status: number,
     fields: readonly string[],
-    options: { readonly ends: boolean; readonly trailers: boolean; readonly addDate: boolean },
+    options: { readonly ends: boolean; readonly trailers: boolean },
   ): void {
     const { stream } = this;
     if (stream.destroyed || stream.headersSent) return;
@@ -194,10 +218,17 @@ class ServerStream extends Body<ServerHttp2Stream> implements Http2ServerStream 
       stream.respond(headers, {
         endStream: options.ends,
         waitForTrailers: options.trailers,
-        ...{ sendDate: options.addDate },
       })
     );
     this.announceTrailers(options.trailers);
+  }
+
+  /** Nobody will read the rest of the request: the client is told to stop (RFC 9113 section 8.1). */
+  protected override ourSideEnded(): void {
+    if (this.hasEnded) return;
+    this.reset(HTTP2_ERRORS.none);
+    // Unread bytes would keep the stream from closing.
+    this.stream.resume();
   }
 }
 
@@ -207,6 +238,7 @@ class Server implements Http2ServerSession {
   readonly #session: ServerHttp2Session;
   readonly #handlers: Http2ServerHandlers;
   #streams = 0;
+  #isBeingCut = false;
 
   constructor(
     socket: ByteSocket,
@@ -261,8 +293,15 @@ class Server implements Http2ServerSession {
     if (!this.#session.destroyed) this.#session.close();
   }
 
-  destroy(code: number = HTTP2_ERRORS.cancel): void {
-    if (!this.#session.destroyed) this.#session.destroy(undefined, code);
+  destroy(code: number = HTTP2_ERRORS.none): void {
+    const session = this.#session;
+    if (session.destroyed) return;
+    if (code === HTTP2_ERRORS.none) return session.destroy();
+    if (this.#isBeingCut) return;
+    this.#isBeingCut = true;
+    session.goaway(code);
+    // At once it would overtake the frame that says why.
+    setTimeout(() => session.destroy(), FAREWELL_MS);
   }
 }
 

@@ -56,8 +56,10 @@ interface Http2Body {
   readonly pendingBytes: number;
   pause(): void;
   resume(): void;
-  /** Ends the stream at once. */
+  /** Ends the stream at once; what is queued is dropped. */
   reset(code: number): void;
+  /** Ends the stream as broken once what is queued has left. */
+  breakOff(code: number): void;
 }
 
 /** A request that came in. It is paused until `resume`. */
@@ -65,11 +67,14 @@ export interface Http2ServerStream extends Http2Body {
   handle(handlers: Http2StreamHandlers): void;
   /** An interim answer (1xx but 101). */
   inform(status: number, fields: readonly string[]): void;
-  /** Throws RangeError for a status or a field that HTTP/2 cannot carry; nothing was sent then. */
+  /**
+   * A `date` is added unless there is one. Throws RangeError for a status or a field that HTTP/2
+   * cannot carry; nothing was sent then.
+   */
   respond(
     status: number,
     fields: readonly string[],
-    options: { readonly ends: boolean; readonly trailers: boolean; readonly addDate: boolean },
+    options: { readonly ends: boolean; readonly trailers: boolean },
   ): void;
 }
 

@@ -205,6 +205,8 @@ class AcceptedSocket extends NetSocket implements StreamBacked {
     const socket = this.stream;
     socket.pause();
     for (const [event, listener] of this.listeners) socket.off(event, listener);
+    // Half-open connections are of no use to HTTP/2, and nobody would end them.
+    socket.allowHalfOpen = false;
     if (early.length > 0) socket.unshift(early);
     return socket;
   }

@@ -6,6 +6,8 @@
  * another record (a virtual clock, a failing disk) and everything above runs unchanged.
  */
 
+import type { Http2 } from "./http2_contract.ts";
+
 export interface Runtime {
   readonly name: "node" | "deno";
   /** The version of the runtime itself, for the start-up log line. */
@@ -22,6 +24,7 @@ export interface Runtime {
   readonly dns: Dns;
   readonly processes: Processes;
   readonly http: Http;
+  readonly http2: Http2;
   readonly wire: Wire;
   /** Writes a whole line to standard output or standard error, synchronously in effect. */
   print(stream: "stdout" | "stderr", line: string): void;

@@ -20,7 +20,7 @@ class SocketStream extends Duplex {
   #written: (() => void) | undefined;
 
   constructor(socket: ByteSocket, early: Uint8Array) {
-    super({ allowHalfOpen: true });
+    super({ allowHalfOpen: false });
     this.#socket = socket;
     if (early.length > 0) this.push(Buffer.from(early));
     socket.handle({
