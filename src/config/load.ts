@@ -6,7 +6,7 @@ import * as v from "valibot";
 import { FileMissing, type Runtime } from "../runtime/runtime.ts";
 import { readEnvironment, withValue } from "./environment.ts";
 import { jsonErrorOffset, lineAndColumn } from "./json_error.ts";
-import { ConfigError, type Problem, problemsOf } from "./problems.ts";
+import { ConfigError, type Problem, problemsOf, withSource } from "./problems.ts";
 import { brokenRules } from "./rules.ts";
 import { type Config, configSchema } from "./schema.ts";
 import { readSecret, type Secret } from "./secret.ts";
@@ -68,7 +68,7 @@ export function parseConfig(
     throw new ConfigError(problems);
   }
   const config = freeze(result.output) as Config;
-  problems.push(...brokenRules(config));
+  problems.push(...brokenRules(config).map((problem) => withSource(problem, sources)));
   if (problems.length > 0) throw new ConfigError(problems);
   return config;
 }

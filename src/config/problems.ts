@@ -67,6 +67,16 @@ export function problemsOf(
   return problems;
 }
 
+/** The problem of a key that a variable set, named after both. */
+export function withSource(problem: Problem, sources: ReadonlyMap<string, string>): Problem {
+  for (const [path, name] of sources) {
+    if (printPath(JSON.parse(path)) === problem.key) {
+      return { ...problem, key: `${name} (${problem.key})` };
+    }
+  }
+  return problem;
+}
+
 function collect(
   issue: Issue,
   above: readonly (string | number)[],
@@ -116,7 +126,7 @@ function allowedBy(issue: Issue): string {
   return expected.replace(/^>=/, "at least ").replace(/^<=/, "at most ");
 }
 
-/** The environment variable that set the path or something above it. */
+/** The environment variable that set the path, something above it, or else something in it. */
 function nearestSource(
   path: readonly (string | number)[],
   sources: ReadonlyMap<string, string>,
@@ -125,5 +135,7 @@ function nearestSource(
     const source = sources.get(JSON.stringify(path.slice(0, length)));
     if (source !== undefined) return source;
   }
+  const inside = `${JSON.stringify(path).slice(0, -1)},`;
+  for (const [below, name] of sources) if (below.startsWith(inside)) return name;
   return undefined;
 }

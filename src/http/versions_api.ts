@@ -36,6 +36,8 @@ export interface ControlOptions {
   readonly traffic?: boolean;
 }
 
+const MAX_BODY_BYTES = 4096;
+
 /** Adds the routes to an app. A version's name may be in several services: `?service=` chooses. */
 export function addVersionsApi(app: Hono, operators: () => readonly VersionsOperator[]): void {
   const withService = () =>
@@ -77,10 +79,22 @@ export function addVersionsApi(app: Hono, operators: () => readonly VersionsOper
   }
 }
 
+/** The whole body as text; reads no more of it than the limit. */
+async function limitedText(request: Request, limitBytes: number): Promise<string> {
+  const decoder = new TextDecoder();
+  let text = "";
+  let bytes = 0;
+  for await (const chunk of request.body ?? []) {
+    bytes += chunk.byteLength;
+    if (bytes > limitBytes) throw new BatonError("body_too_large", `at most ${limitBytes} bytes`);
+    text += decoder.decode(chunk, { stream: true });
+  }
+  return text + decoder.decode();
+}
+
 /** The optional JSON body of a control call; anything unexpected in it is refused. */
 async function controlOptions(request: Request): Promise<ControlOptions> {
-  const text = await request.text();
-  if (text.length > 4096) throw new BatonError("body_too_large", "at most 4096 bytes");
+  const text = await limitedText(request, MAX_BODY_BYTES);
   if (text.trim() === "") return {};
   let body: unknown;
   try {

@@ -120,6 +120,20 @@ test("bad bodies of operators' calls are refused before the service sees them", 
     const answer = await app.request("/api/v1/versions/v1/deny", { method: "POST", body });
     assert.is(answer.status, status, body.slice(0, 40));
   }
+  let pulled = 0;
+  const endless = new ReadableStream<Uint8Array>({
+    pull(controller) {
+      pulled += 1;
+      controller.enqueue(new Uint8Array(1024).fill(32));
+    },
+  });
+  const request = new Request("http://127.0.0.1/api/v1/versions/v1/deny", {
+    method: "POST",
+    body: endless,
+    duplex: "half",
+  } as RequestInit);
+  assert.is((await app.fetch(request)).status, 413);
+  assert.ok(pulled < 20, `${pulled} chunks of an endless body were read`);
   assert.equal(calls, []);
 });
 
