@@ -67,10 +67,11 @@ export function problemsOf(
   return problems;
 }
 
-/** The problem of a key that a variable set, named after both. */
+/** The problem of a key that a variable set (itself, or something in it), named after both. */
 export function withSource(problem: Problem, sources: ReadonlyMap<string, string>): Problem {
   for (const [path, name] of sources) {
-    if (printPath(JSON.parse(path)) === problem.key) {
+    const key = printPath(JSON.parse(path));
+    if (key === problem.key || key.startsWith(`${problem.key}.`)) {
       return { ...problem, key: `${name} (${problem.key})` };
     }
   }
