@@ -40,3 +40,11 @@ export function fileUrlPath(address: string): string {
   }
   return decodeURIComponent(url.pathname);
 }
+
+/** An address for logs and messages: without credentials and query, which may hold a signature. */
+export function printableUrl(address: string | URL): string {
+  const text = String(address);
+  if (text.startsWith("file:") || !URL.canParse(text)) return text;
+  const { origin, pathname } = new URL(text);
+  return origin + pathname;
+}

@@ -9,9 +9,10 @@
 
 import type { Clock, Files, FileWriter, Http, Random, Sha256 } from "../runtime/runtime.ts";
 import { FileMissing } from "../runtime/runtime.ts";
-import { assertSecure, fileUrlPath } from "./address.ts";
+import { fileUrlPath, printableUrl } from "./address.ts";
 import { onDisk } from "./archive_entry.ts";
 import { abortReason, messageOf, RolloutFailure, throwIfAborted } from "./failure.ts";
+import { dismiss, RedirectRefused, secureGet } from "./secure_fetch.ts";
 import { sleep } from "./wait.ts";
 
 export interface DownloadOptions {
@@ -35,7 +36,6 @@ export interface DownloadOptions {
   readonly onProgress?: (bytes: number, total: number | undefined) => void;
 }
 
-const MAX_REDIRECTS = 5;
 /** Tries in a row that bring no byte before the failure is handed up (where it is backed off). */
 const MAX_IDLE_TRIES = 3;
 const FIRST_RETRY_MS = 200;
@@ -66,6 +66,8 @@ export async function download(options: DownloadOptions): Promise<string> {
 class Download {
   readonly #options: DownloadOptions;
   readonly #stop: AbortSignal;
+  /** The address as it may be shown. */
+  readonly #name: string;
   readonly #kept: string;
   readonly #path: string;
   #hash: Sha256;
@@ -84,6 +86,7 @@ class Download {
     this.#kept = `${folder}/.${sha256}.part`;
     this.#path = `${folder}/.${sha256}.${runtime.random.uuid()}.part`;
     this.#hash = runtime.files.hasher();
+    this.#name = printableUrl(options.url);
   }
 
   async run(): Promise<string> {
@@ -169,7 +172,7 @@ class Download {
     return new RolloutFailure(
       // A body that just stopped may have been cut: then it is not the artifact that is wrong.
       this.#endKnown ? "hash" : "transient",
-      `${url}: sha256 is ${actual}, listed is ${sha256} (${this.#bytes} bytes)`,
+      `${this.#name}: sha256 is ${actual}, listed is ${sha256} (${this.#bytes} bytes)`,
     );
   }
 
@@ -208,16 +211,9 @@ class Download {
 
   /** The body from where we are; undefined when there is nothing left to bring. */
   async #open(signal: AbortSignal): Promise<Body | undefined> {
-    const { runtime, url } = this.#options;
+    const { url } = this.#options;
     if (url.startsWith("file:")) return await this.#openFile(fileUrlPath(url));
-    const response = await followed(runtime.http, url, this.#options.allowInsecure, {
-      // The hash is of the file as it is stored: no coding may be put on the way.
-      "accept-encoding": "identity",
-      ...(this.#bytes === 0 ? {} : { range: `bytes=${this.#bytes}-` }),
-      ...(this.#bytes === 0 || this.#validator === undefined
-        ? {}
-        : { "if-range": this.#validator }),
-    }, signal);
+    const response = await this.#get(signal);
     const { status, headers } = response;
     if (status === 206 && this.#bytes > 0) {
       const range = /^bytes (\d+)-\d+\/(\d+|\*)$/.exec(headers.get("content-range") ?? "");
@@ -235,12 +231,32 @@ class Download {
       // 416 when there is no more: it may be whole already, and the hash tells; else start over.
       if (status === 416 && endsAt(headers) === this.#bytes) return undefined;
       await this.#startOver();
-      throw new Broken(`${url} answered ${status} to a range`);
+      throw new Broken(`${this.#name} answered ${status} to a range`);
     }
     // What is not there may be published in a minute, so even 404 does not blame the build.
     const retryable = status >= 500 || status === 408 || status === 425 || status === 429;
-    if (retryable) throw new Broken(`${url} answered ${status}`);
-    throw new RolloutFailure("transient", `${url} answered ${status}`);
+    if (retryable) throw new Broken(`${this.#name} answered ${status}`);
+    throw new RolloutFailure("transient", `${this.#name} answered ${status}`);
+  }
+
+  async #get(signal: AbortSignal): Promise<Response> {
+    const { runtime, url, allowInsecure } = this.#options;
+    const headers: Record<string, string> = {
+      // The hash is of the file as it is stored: no coding may be put on the way.
+      "accept-encoding": "identity",
+    };
+    if (this.#bytes > 0) {
+      headers.range = `bytes=${this.#bytes}-`;
+      if (this.#validator !== undefined) headers["if-range"] = this.#validator;
+    }
+    try {
+      return await secureGet(runtime.http, url, { allowInsecure, headers, signal });
+    } catch (error) {
+      if (!(error instanceof RedirectRefused)) {
+        throw new Broken(`${this.#name}: ${messageOf(error)}`);
+      }
+      throw new RolloutFailure("download", error.message, { cause: error });
+    }
   }
 
   #body(response: Response, total: number | undefined): Body {
@@ -305,7 +321,7 @@ class Download {
     if (bytes <= maxDownloadBytes) return;
     throw new RolloutFailure(
       "download",
-      `${url} is larger than the ${maxDownloadBytes} bytes that are taken`,
+      `${this.#name} is larger than the ${maxDownloadBytes} bytes that are taken`,
     );
   }
 
@@ -337,38 +353,6 @@ class Broken extends Error {
   override readonly name = "Broken";
 }
 
-/** Follows redirects by hand: each address must be one that may be asked. */
-async function followed(
-  http: Http,
-  start: string,
-  allowInsecure: boolean,
-  headers: Record<string, string>,
-  signal: AbortSignal,
-): Promise<Response> {
-  let url = new URL(start);
-  for (let hops = 0; hops <= MAX_REDIRECTS; hops++) {
-    try {
-      assertSecure(url, allowInsecure);
-    } catch (error) {
-      throw new RolloutFailure("download", messageOf(error), { cause: error });
-    }
-    let response: Response;
-    try {
-      response = await http.fetch(url, { headers, signal });
-    } catch (error) {
-      throw new Broken(`${url.origin}: ${messageOf(error)}`);
-    }
-    if (![301, 302, 303, 307, 308].includes(response.status)) return response;
-    await dismiss(response);
-    const location = response.headers.get("location");
-    if (location === null || !URL.canParse(location, url)) {
-      throw new RolloutFailure("download", `${url} redirects to no address`);
-    }
-    url = new URL(location, url);
-  }
-  throw new RolloutFailure("download", `${start}: more than ${MAX_REDIRECTS} redirects`);
-}
-
 async function readOrBroken(
   reader: ReadableStreamDefaultReader<Uint8Array>,
 ): Promise<ReadableStreamReadResult<Uint8Array>> {
@@ -377,10 +361,6 @@ async function readOrBroken(
   } catch (error) {
     throw new Broken(`the transfer broke: ${messageOf(error)}`);
   }
-}
-
-async function dismiss(response: Response): Promise<void> {
-  await response.body?.cancel().catch(() => {});
 }
 
 function contentLength(headers: Headers): number | undefined {

@@ -10,7 +10,7 @@
 import type { VersionsConfig } from "../config/versions.ts";
 import type { Log } from "../observe/log.ts";
 import type { Runtime } from "../runtime/runtime.ts";
-import { isLoopbackHost } from "./address.ts";
+import { isLoopbackHost, printableUrl } from "./address.ts";
 import { unpack } from "./archive.ts";
 import { onDisk } from "./archive_entry.ts";
 import type { DesiredVersion } from "./catalog.ts";
@@ -330,13 +330,6 @@ function entryPointOf(
 ): { entryPoint?: string } {
   const entryPoint = desired.entryPoint ?? configured;
   return entryPoint === undefined ? {} : { entryPoint };
-}
-
-/** Without credentials and query, which may hold a signature. */
-function printableUrl(url: string): string {
-  if (!URL.canParse(url) || url.startsWith("file:")) return url;
-  const { origin, pathname } = new URL(url);
-  return origin + pathname;
 }
 
 function isUnencrypted(url: string): boolean {

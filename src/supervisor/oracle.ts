@@ -8,10 +8,11 @@
 import type { VersionsConfig } from "../config/versions.ts";
 import type { Log } from "../observe/log.ts";
 import type { Clock, Files, Http, Random } from "../runtime/runtime.ts";
-import { assertSecure, fileUrlPath } from "./address.ts";
+import { assertSecure, fileUrlPath, printableUrl } from "./address.ts";
 import type { Catalog, DesiredVersion } from "./catalog.ts";
 import { parseCatalog } from "./catalog.ts";
 import { CatalogStore } from "./catalog_store.ts";
+import { dismiss, secureGet } from "./secure_fetch.ts";
 
 export type { DesiredVersion } from "./catalog.ts";
 
@@ -213,7 +214,7 @@ class Follower implements Oracle {
     const level = error.message === this.#lastError ? "debug" : "warn";
     this.#lastError = error.message;
     this.#options.log[level]("oracle_error", {
-      oracle: this.#options.config.oracle,
+      oracle: printableUrl(this.#options.config.oracle),
       error: error.message,
     });
     this.#listener?.({ kind: "error", error });
@@ -251,18 +252,20 @@ class Follower implements Oracle {
   async #readHttp(url: string, signal: AbortSignal): Promise<string | undefined> {
     const headers: Record<string, string> = { accept: "application/json" };
     if (this.#etag !== undefined) headers["if-none-match"] = this.#etag;
-    const response = await this.#options.runtime.http.fetch(url, { headers, signal });
+    const { runtime, config } = this.#options;
+    const { allowInsecure } = config;
+    const response = await secureGet(runtime.http, url, { allowInsecure, headers, signal });
     if (response.status === 304 && this.#etag !== undefined) {
-      await response.body?.cancel();
+      await dismiss(response);
       return undefined;
     }
     if (response.status !== 200) {
-      await response.body?.cancel();
+      await dismiss(response);
       throw new Error(`answered ${response.status}`);
     }
     const text = response.body === null
       ? ""
-      : await readLimited(response.body, this.#options.config.maxOracleBytes, signal);
+      : await readLimited(response.body, config.maxOracleBytes, signal);
     // Only a list that was taken may be referred to later: #poll forgets the tag on any error.
     this.#etag = response.headers.get("etag") ?? undefined;
     return text;

@@ -120,6 +120,10 @@ test("case 219: 404 is not the build's fault: it may be published in a minute", 
   await serving((socket) => reply(socket, 404, "not here"), async (one) => {
     await failing(one, "transient", /answered 404/);
     assert.is(one.server.requests.length, 1);
+    const url = `${one.server.url}/x.zip?signature=secret`;
+    const error = await rejection(one.run({ url }));
+    assert.match(error.message, "/x.zip answered 404");
+    assert.not.match(error.message, "secret");
   });
 });
 

@@ -66,7 +66,7 @@ test("case 193: the first poll is at once, with GET, and is reported", async () 
 });
 
 test("case 194: an answer that is not 200 is an error", async () => {
-  for (const status of [500, 204, 301, 304, 404]) {
+  for (const status of [500, 204, 304, 404]) {
     const server = await rawServer((socket) =>
       socket.end(
         head(status, {
@@ -141,6 +141,24 @@ test("an answer that trickles or never comes is given up in time", async () => {
     assert.equal(lines, ["error: no answer within 150 ms", "error: no answer within 150 ms"]);
   });
   clearInterval(trickle);
+  await server.close();
+});
+
+test("redirects are followed, each to where one may go", async () => {
+  let location = "/moved";
+  const server = await rawServer((socket, request) =>
+    request.target === "/moved"
+      ? reply(socket, 200, list("v1"))
+      : socket.end(head(302, { location, "content-length": "0" }))
+  );
+  await collecting(follow({ oracle: `${server.url}/start` }), async (lines, oracle) => {
+    assert.equal(lines, ["oracle!: v1"]);
+    for (const bad of ["http://oracle.test/v", "file:///etc/passwd", "/start"]) {
+      location = bad;
+      await oracle.pollNow();
+      assert.match(lines.at(-1) ?? "", /^error: .*(not encrypted|not http|redirects)/);
+    }
+  });
   await server.close();
 });
 
