@@ -165,7 +165,7 @@ class Download {
 
   async #verdict(): Promise<RolloutFailure | undefined> {
     const { files } = this.#options.runtime;
-    const { sha256, url } = this.#options;
+    const { sha256 } = this.#options;
     let actual = this.#hash.hex();
     if (actual === sha256 && this.#continued) actual = await onDisk(files.sha256(this.#path));
     if (actual === sha256) return undefined;
@@ -317,7 +317,7 @@ class Download {
   }
 
   #assertSize(bytes: number): void {
-    const { maxDownloadBytes, url } = this.#options;
+    const { maxDownloadBytes } = this.#options;
     if (bytes <= maxDownloadBytes) return;
     throw new RolloutFailure(
       "download",
