@@ -34,11 +34,13 @@ import {
   holdingAt,
   holdingsLive,
   holdingsMade,
+  isNextTo,
   LANE_TOP,
   makeHolding,
   makeNode,
   nextEpoch,
   nextOf,
+  nextTo,
   nodeAt,
   nodeHolders,
   nodeLocal,
@@ -205,7 +207,10 @@ function findNamed(tag: u32, engine: u64, slot: u32): u32 {
   return 0;
 }
 
+/** The child of a node with a local hash, or 0. */
 function findEdge(tag: u32, parent: u32, local: u64): u32 {
+  const next = nextTo(parent, local);
+  if (next != 0) return next;
   seek(EDGES, tag);
   do {
     let slots = candidates(chunkAt, tag);
@@ -261,7 +266,8 @@ function dropLeaf(holding: u32): void {
   const node = nodeOf(at);
   remove(ENGINES, engineTag(engineOf(at), slot), holding);
   if (removeHolder(node, slot)) {
-    remove(EDGES, nodeTag(nodeAt(node)), node);
+    const nodeRecord = nodeAt(node);
+    if (!isNextTo(node, nodeParent(nodeRecord))) remove(EDGES, nodeTag(nodeRecord), node);
     dropNode(node);
   }
   dropHolding(holding);
@@ -386,7 +392,8 @@ function addCopies(copies: u32, more: u32): u32 {
 /**
  * Adds copies of one block below `parent` (0 = none). Returns its holding, or 0 if the engine's name
  * already stands for another block of the lane, or if there is no room (`FULL`). `nameTag` and `tag`
- * are the tags of the engine's name and of the block.
+ * are the tags of the engine's name and of the block; `isParentNew` says that the parent cannot have
+ * children yet.
  */
 function put(
   slot: u32,
@@ -396,6 +403,7 @@ function put(
   copies: u32,
   nameTag: u32,
   tag: u32,
+  isParentNew: bool,
 ): u32 {
   const parentNode = parent != 0 ? nodeOf(holdingAt(parent)) : ROOT;
   const known = findNamed(nameTag, engine, slot);
@@ -418,9 +426,10 @@ function put(
       bump(DUPLICATES);
     }
     touch(nodeRecord);
+    madeNode = false;
     return known;
   }
-  let node = findEdge(tag, parentNode, local);
+  let node = isParentNew ? 0 : findEdge(tag, parentNode, local);
   if (node != 0) {
     const old = holdingOn(node, slot);
     if (old != 0) {
@@ -447,7 +456,7 @@ function put(
   const fresh = node == 0;
   if (fresh) {
     node = makeNode(parentNode, local, tag);
-    insert(EDGES, tag, node);
+    if (!isNextTo(node, parentNode)) insert(EDGES, tag, node);
   } else {
     touch(nodeAt(node));
   }
@@ -458,8 +467,12 @@ function put(
   const counter = slotAt(slot) + 4;
   store<u32>(counter, load<u32>(counter) + 1);
   bump(APPLIED);
+  madeNode = fresh;
   return holding;
 }
+
+/** Whether the last block that was put is one that no lane had. */
+let madeNode: bool = false;
 
 /**
  * Stores a run of blocks, each the child of the one before, the first the child of `parent` if
@@ -482,43 +495,40 @@ export function storeRun(
   }
   const copies: u32 = 1 << (tier << 2);
   let tag = above != 0 ? nodeTag(nodeAt(nodeOf(holdingAt(above)))) : ROOT_TAG;
+  let isParentNew = false;
   for (let i: u32 = 0; i < count; i++) {
     const offset = <usize>i << 3;
-    if ((i & (AHEAD - 1)) == 0) tag = lookAhead(tag, slot, count - i, engines + offset, locals + offset);
-    const ahead = <usize>(i & (AHEAD - 1)) << 2;
-    above = put(
-      slot,
-      above,
-      load<u64>(engines + offset),
-      load<u64>(locals + offset),
-      copies,
-      load<u32>(AHEAD_NAMES + ahead),
-      load<u32>(AHEAD_TAGS + ahead),
-    );
+    if ((i & (AHEAD - 1)) == 0) readNames(slot, count - i, engines + offset);
+    const local = load<u64>(locals + offset);
+    tag = edgeTag(tag, local);
+    const name = load<u32>(AHEAD_NAMES + (<usize>(i & (AHEAD - 1)) << 2));
+    above = put(slot, above, load<u64>(engines + offset), local, copies, name, tag, isParentNew);
     if (above == 0) return i;
+    isParentNew = madeNode;
   }
   return count;
 }
 
 const AHEAD: u32 = 16;
-const AHEAD_TAGS: usize = memory.data(16 * 4, 4);
 const AHEAD_NAMES: usize = memory.data(16 * 4, 4);
+const AHEAD_TAGS: usize = memory.data(16 * 4, 4);
 const AHEAD_NODES: usize = memory.data(16 * 4, 4);
 let touched: u32 = 0;
 
 /**
- * Computes the tags of the next blocks of a run and reads their places in both tables. No place
- * depends on what is found in another, so the reads wait for memory together, not one after the
- * other. Returns the tag of the last of them.
+ * Computes the tags of the next names and reads their places in the table. No place depends on what
+ * is found in another, so the reads wait for memory together, not one after the other.
  */
-function lookAhead(tag: u32, slot: u32, count: u32, engines: usize, locals: usize): u32 {
+function readNames(slot: u32, count: u32, engines: usize): void {
   const batch = count < AHEAD ? count : AHEAD;
+  let sum: u32 = 0;
   for (let i: u32 = 0; i < batch; i++) {
-    tag = edgeTag(tag, load<u64>(locals + (<usize>i << 3)));
-    store<u32>(AHEAD_TAGS + (<usize>i << 2), tag);
+    const name = engineTag(load<u64>(engines + (<usize>i << 3)), slot);
+    store<u32>(AHEAD_NAMES + (<usize>i << 2), name);
+    seek(ENGINES, name);
+    sum += load<u32>(chunkAt);
   }
-  readPlaces(slot, batch, engines, AHEAD_TAGS);
-  return tag;
+  touched += sum;
 }
 
 /**
@@ -559,7 +569,7 @@ export function loadRows(
   for (let i: u32 = 0; i < count; i++) {
     const offset = <usize>i << 3;
     const word = <usize>i << 2;
-    if ((i & (AHEAD - 1)) == 0) readPlaces(slot, count - i, engines + offset, tags + word);
+    if ((i & (AHEAD - 1)) == 0) readNames(slot, count - i, engines + offset);
     const parent = load<i32>(parents + word);
     let above: u32 = 0;
     if (parent >= 0) {
@@ -583,7 +593,8 @@ export function loadRows(
     const engine = load<u64>(engines + offset);
     const local = load<u64>(locals + offset);
     const name = load<u32>(AHEAD_NAMES + (<usize>(i & (AHEAD - 1)) << 2));
-    const holding = put(slot, above, engine, local, held, name, load<u32>(tags + word));
+    const tag = load<u32>(tags + word);
+    const holding = put(slot, above, engine, local, held, name, tag, false);
     // Two names for one block: the first is gone with what was below it, and so are those rows.
     if (load<u32>(RESULT + RENAMED) != 0) return i;
     store<u32>(holdings + word, holding);
@@ -593,22 +604,6 @@ export function loadRows(
     }
   }
   return count;
-}
-
-/** Computes the tags of the next names and reads their and their blocks' places in both tables. */
-function readPlaces(slot: u32, count: u32, engines: usize, tags: usize): void {
-  const batch = count < AHEAD ? count : AHEAD;
-  let sum: u32 = 0;
-  for (let i: u32 = 0; i < batch; i++) {
-    const name = engineTag(load<u64>(engines + (<usize>i << 3)), slot);
-    store<u32>(AHEAD_NAMES + (<usize>i << 2), name);
-    seek(EDGES, load<u32>(tags + (<usize>i << 2)));
-    sum += load<u32>(chunkAt);
-    seek(ENGINES, name);
-    sum += load<u32>(chunkAt);
-  }
-  // Kept where the compiler cannot see that nobody asks.
-  touched += sum;
 }
 
 // --------------------------------------------------------------------------------------- remove
@@ -728,19 +723,20 @@ let path: usize = reserve(1 << 16);
 let pathRoom: u32 = 1 << 14;
 let depth: u32 = 0;
 let walkNode: u32 = ROOT;
-let walkTag: u32 = ROOT_TAG;
 
 export function matchBegin(): void {
   depth = 0;
   walkNode = ROOT;
-  walkTag = ROOT_TAG;
 }
 
-/**
- * Walks on by `count` local hashes; false once a block is missing. The place of a block in the table
- * does not depend on what the table says about the block before it, so the places of the next few
- * are read first: the reads wait for memory together, not one after the other.
- */
+// @ts-ignore: decorator
+@inline
+function step(node: u32): void {
+  store<u32>(path + (<usize>depth << 2), node);
+  depth++;
+}
+
+/** Walks on by `count` local hashes; false once a block is missing. */
 export function matchFeed(locals: usize, count: u32): bool {
   if (depth + count > pathRoom) {
     let room = pathRoom * 2;
@@ -750,37 +746,53 @@ export function matchFeed(locals: usize, count: u32): bool {
     path = larger;
     pathRoom = room;
   }
-  let done: u32 = 0;
-  while (done < count) {
-    const batch = count - done < AHEAD ? count - done : AHEAD;
-    let tag = walkTag;
-    for (let i: u32 = 0; i < batch; i++) {
-      tag = edgeTag(tag, load<u64>(locals + (<usize>i << 3)));
-      seek(EDGES, tag);
-      const slots = candidates(chunkAt, tag);
-      store<u32>(AHEAD_TAGS + (<usize>i << 2), tag);
-      store<u32>(AHEAD_NODES + (<usize>i << 2), slots == 0 ? 0 : firstNumber(chunkAt, slots));
+  const end = locals + (<usize>count << 3);
+  let node = walkNode;
+  while (locals < end) {
+    const next = nextTo(node, load<u64>(locals));
+    if (next != 0) {
+      node = next;
+      step(node);
+      locals += 8;
+      continue;
     }
-    let node = walkNode;
-    for (let i: u32 = 0; i < batch; i++) {
-      const local = load<u64>(locals + (<usize>i << 3));
-      const guess = load<u32>(AHEAD_NODES + (<usize>i << 2));
-      const at = nodeAt(guess);
-      if (guess != 0 && nodeLocal(at) == local && nodeParent(at) == node) {
-        node = guess;
-      } else {
-        node = findEdge(load<u32>(AHEAD_TAGS + (<usize>i << 2)), node, local);
-        if (node == 0) return false;
-      }
-      store<u32>(path + (<usize>depth << 2), node);
-      depth++;
-    }
-    walkNode = node;
-    walkTag = tag;
+    const left = <u32>((end - locals) >> 3);
+    const batch = left < AHEAD ? left : AHEAD;
+    node = walkTable(node, locals, batch);
+    if (node == 0) return false;
     locals += <usize>batch << 3;
-    done += batch;
   }
+  walkNode = node;
   return true;
+}
+
+/**
+ * Walks on by a few blocks, or to the first that is missing (0). The place of a block in the table
+ * does not depend on what the table says about the block before it, so the places are read first:
+ * the reads wait for memory together, not one after the other.
+ */
+function walkTable(node: u32, locals: usize, batch: u32): u32 {
+  let tag = node == ROOT ? ROOT_TAG : nodeTag(nodeAt(node));
+  for (let i: u32 = 0; i < batch; i++) {
+    tag = edgeTag(tag, load<u64>(locals + (<usize>i << 3)));
+    seek(EDGES, tag);
+    const slots = candidates(chunkAt, tag);
+    store<u32>(AHEAD_TAGS + (<usize>i << 2), tag);
+    store<u32>(AHEAD_NODES + (<usize>i << 2), slots == 0 ? 0 : firstNumber(chunkAt, slots));
+  }
+  for (let i: u32 = 0; i < batch; i++) {
+    const local = load<u64>(locals + (<usize>i << 3));
+    const guess = load<u32>(AHEAD_NODES + (<usize>i << 2));
+    const at = nodeAt(guess);
+    if (guess != 0 && nodeLocal(at) == local && nodeParent(at) == node) {
+      node = guess;
+    } else {
+      node = findEdge(load<u32>(AHEAD_TAGS + (<usize>i << 2)), node, local);
+      if (node == 0) return 0;
+    }
+    step(node);
+  }
+  return node;
 }
 
 let query: u32 = 0;

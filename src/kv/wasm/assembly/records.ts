@@ -10,7 +10,7 @@
  * Records are numbered from 1; 0 is none; 26 bits are enough for them (64 M, beyond which memory
  * ends). They lie in chunks, found through a table of chunk
  * addresses, and are reused last freed first: suffixes are freed leaf first, so a chain that comes
- * back gets ascending numbers, which keeps its nodes close together in memory.
+ * back gets ascending numbers.
  */
 
 import { reserve, take } from "./arena";
@@ -26,7 +26,7 @@ export const NUMBER_MASK: u32 = 0x0fffffff;
 
 const NODE_BYTES: usize = 20;
 const nodeChunks: usize = reserve(MAX_CHUNKS * 4);
-let nodesMade: u32 = 0;
+export let nodesMade: u32 = 0;
 let freeNode: u32 = 0;
 export let nodesLive: u32 = 0;
 export const ROOT: u32 = 0;
@@ -108,6 +108,29 @@ export function makeNode(parent: u32, local: u64, tag: u32): u32 {
   store<u32>(at, tag, 16);
   nodesLive++;
   return node;
+}
+
+/**
+ * Whether a node's number follows its parent's. Such a node is found without the table, and is not in
+ * it: sequences mostly get their numbers in one go.
+ */
+// @ts-ignore: decorator
+@inline
+export function isNextTo(node: u32, parent: u32): bool {
+  return node == parent + 1 && parent != ROOT;
+}
+
+/**
+ * The child of a node that has the next number, if it has that local hash, or 0. A free record never
+ * looks like a child: where it keeps its link to the next free one, that is not a node in use.
+ */
+// @ts-ignore: decorator
+@inline
+export function nextTo(parent: u32, local: u64): u32 {
+  const node = parent + 1;
+  if (parent == ROOT || node >= nodesMade) return 0;
+  const at = nodeAt(node);
+  return nodeLocal(at) == local && nodeParent(at) == parent ? node : 0;
 }
 
 export function dropNode(node: u32): void {
