@@ -19,6 +19,8 @@ export interface GoalInput {
   /** Builds on disk, newest first. */
   readonly installed: readonly string[];
   readonly isBlocked: (sha256: string) => boolean;
+  /** Builds may overlap: then a build that served well goes first where nothing serves yet. */
+  readonly overlaps: boolean;
 }
 
 export type GoalReason =
@@ -27,6 +29,7 @@ export type GoalReason =
   | "rolled_back"
   | "listed"
   | "paused"
+  | "proven_first"
   | "serving"
   | "fallback";
 
@@ -65,11 +68,15 @@ function* preferences(input: GoalInput): Generator<[string, GoalReason]> {
     const frozen = serving ?? operator.serving;
     if (frozen !== undefined) yield [frozen, "paused"];
   }
+  const proven = operator.proven ?? [];
+  const isNew = listed !== undefined && !proven.includes(listed) && !input.isBlocked(listed);
+  if (isNew && serving === undefined && input.overlaps) {
+    // After a restart of Baton: a build that nobody has seen work does not begin as the only one.
+    for (const sha256 of proven) yield [sha256, "proven_first"];
+  }
   if (listed !== undefined && !rolledBack) yield [listed, "listed"];
   if (serving !== undefined) yield [serving, "serving"];
-  for (const sha256 of operator.proven ?? []) {
-    if (sha256 !== listed) yield [sha256, "fallback"];
-  }
+  for (const sha256 of proven) if (sha256 !== listed) yield [sha256, "fallback"];
 }
 
 /**

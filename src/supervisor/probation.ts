@@ -40,7 +40,9 @@ export class Probation {
   }
 
   probed(ready: boolean, detail: string): void {
-    this.#failedProbes = ready ? 0 : this.#failedProbes + 1;
+    // Where the old one is not ready either the cause is outside both, and nothing is gained.
+    const isBlamed = !ready && this.old?.live?.ready !== false;
+    this.#failedProbes = isBlamed ? this.#failedProbes + 1 : 0;
     if (this.#failedProbes >= this.#options.probeFailures) {
       this.fail(`${this.#failedProbes} failed probes in a row (${detail})`);
     }

@@ -47,6 +47,7 @@ import {
 } from "./version_status.ts";
 import { VersionsService } from "./versions_service.ts";
 import { VersionWorker } from "./version_worker.ts";
+import { settledWithin } from "./wait.ts";
 
 export interface SupervisorOptions {
   readonly runtime: Runtime;
@@ -99,6 +100,8 @@ export async function createSupervisor(options: SupervisorOptions): Promise<Supe
     }),
   });
 }
+
+const KILL_AGAIN_MS = 50;
 
 interface Parts {
   readonly log: Log;
@@ -179,9 +182,7 @@ export class Supervisor implements Service {
       stopGraceMs: grace,
       mayStart: () => !this.#goingDown,
       orphansOf: (version) => this.#orphansOf(version),
-      changed: () => {
-        for (const listener of this.#targetListeners) listener();
-      },
+      changed: () => this.#tellTargets(),
     };
     this.#traffic = new VersionsService({
       name: service,
@@ -360,6 +361,17 @@ export class Supervisor implements Service {
     return () => this.#targetListeners.delete(listener);
   }
 
+  #tellTargets(): void {
+    for (const listener of this.#targetListeners) {
+      try {
+        listener();
+      } catch (error) {
+        // A listener's trouble must not stop a switch half-way.
+        this.#parts.log.error("target_listener_failed", { error: messageOf(error) });
+      }
+    }
+  }
+
   // ------------------------------------------------------------------------------- status
 
   get service(): string {
@@ -475,9 +487,12 @@ export class Supervisor implements Service {
 
   /** SIGKILL for all; resolves when all are reaped. */
   async kill(): Promise<void> {
-    this.#goingDown = true;
-    this.#killAll();
-    await this.#allEnded();
+    void this.quiesce();
+    // Again and again: one may just have been forked.
+    while (this.#context.generations.size > 0) {
+      this.#killAll();
+      await settledWithin(this.#options.runtime.clock, this.#allEnded(), KILL_AGAIN_MS);
+    }
     await this.#close();
   }
 

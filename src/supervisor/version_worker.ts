@@ -10,6 +10,7 @@
  * Over 400 lines: the decisions share this state, and splitting it would hide their order.
  */
 
+import { overlapRule } from "../config/versions.ts";
 import type { Lease } from "../proxy/target.ts";
 import { CanaryShare } from "./canary.ts";
 import type { DesiredVersion } from "./catalog.ts";
@@ -112,9 +113,10 @@ export class VersionWorker {
   }
 
   goalInput(): GoalInput {
-    const { memory, quarantine } = this.#context;
+    const { config, memory, quarantine } = this.#context;
     const serving = this.#current?.build.sha256;
     return {
+      overlaps: overlapRule(config) === "always",
       ...(this.#desired === undefined ? {} : { listed: this.#desired.sha256 }),
       ...(this.#override === undefined ? {} : { override: this.#override }),
       ...(serving === undefined ? {} : { serving }),
@@ -424,6 +426,14 @@ export class VersionWorker {
     return goal.kind === "run";
   }
 
+  /** True for a build that has not served well yet, where one that has is on disk. */
+  #hasProvenFallback(sha256: string): boolean {
+    const { operator, installed, isBlocked } = this.goalInput();
+    const proven = operator.proven ?? [];
+    return !proven.includes(sha256) &&
+      proven.some((other) => installed.includes(other) && !isBlocked(other));
+  }
+
   #nextBackoff(): number {
     const { config, runtime } = this.#context;
     const delayMs = this.#backoffMs;
@@ -510,13 +520,13 @@ export class VersionWorker {
     this.#probation = undefined;
     if (this.#current !== generation) return;
     const { sha256 } = generation.build;
+    const failureClass = generation.alive ? "readiness" : "crash";
     this.#note(cause);
     if (old?.alive === true) {
       old.role = "current";
       this.#current = old;
       this.#publish(old);
       generation.withdraw();
-      const failureClass = generation.alive ? "readiness" : "crash";
       void quarantine.record(this.name, sha256, failureClass, cause, false);
       void memory.update(this.name, { serving: old.build.sha256 });
       reports.failed(this.name, failureClass, { sha256, error: cause });
@@ -529,10 +539,10 @@ export class VersionWorker {
       holds.release(this.name);
       this.#leave(generation, `switched back: ${cause}`);
       this.#context.changed(old);
-    } else if (this.#hasFallback(sha256) && sha256 !== memory.of(this.name).proven?.[0]) {
+    } else if (this.#hasProvenFallback(sha256)) {
       // No warm one, but a build that served well is on disk: the worker brings it, as a swap.
-      void quarantine.record(this.name, sha256, "crash", cause, false);
-      reports.failed(this.name, "crash", { sha256, error: cause });
+      void quarantine.record(this.name, sha256, failureClass, cause, false);
+      reports.failed(this.name, failureClass, { sha256, error: cause });
     }
     this.wake();
   }

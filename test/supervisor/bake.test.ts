@@ -78,6 +78,21 @@ test(
 );
 
 test(
+  "probes that fail on both generations blame neither: the cause is outside",
+  withHarness({ config: { ...BAKE, bakeMs: 1_500, bakeProbeFailures: 3 } }, async (h) => {
+    await h.publish("v1", { id: "one" });
+    await h.serves("v1", "one");
+    await h.get("/v1/unready");
+    await until(() => !h.supervisor.serves("v1"));
+    await h.publish("v1", { id: "two" });
+    await h.serves("v1", "two");
+    await h.get("/v1/unready");
+    await h.event("build_proven", (event) => event.generation === 2);
+    assert.equal(h.supervisor.list()[0]?.quarantined, []);
+  }),
+);
+
+test(
   "failed probes that are not in a row are no failure",
   withHarness({ config: { ...BAKE, bakeMs: 1_500, bakeProbeFailures: 40 } }, async (h) => {
     await swapToTwo(h);

@@ -233,6 +233,25 @@ test("quarantine and the operators' hand survive the kill", async () => {
   }
 });
 
+test("a bad build that was listed while nobody ran does not become the only one", async () => {
+  const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
+  const oracle = new FileOracle(`${folder}/oracle`);
+  await oracle.publish("v1", await makeBuild({ id: "one" }));
+  const first = await createHarness({ folder });
+  await first.serves("v1", "one");
+  await first.event("build_proven");
+  await first.close({ keepFolder: true });
+  await oracle.publish("v1", await makeBuild({ id: "two", neverReady: true }));
+  const second = await createHarness({ folder, config: { holdTimeoutMs: 10_000 } });
+  try {
+    assert.match((await second.get("/v1/who")).text, /^one /);
+    await second.event("rollout_started", (event) => event.reason === "listed");
+    assert.match((await second.get("/v1/who")).text, /^one /);
+  } finally {
+    await second.close();
+  }
+});
+
 test("torn and missing state files do not stop the start", async () => {
   const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
   const oracle = new FileOracle(`${folder}/oracle`);

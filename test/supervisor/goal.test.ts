@@ -8,6 +8,7 @@ function goal(input: Partial<GoalInput> & { blocked?: string[] }): string {
   const chosen = chooseGoal({
     operator: {},
     installed: [],
+    overlaps: true,
     isBlocked: (sha256) => blocked.includes(sha256),
     ...rest,
   });
@@ -48,6 +49,16 @@ test("a quarantined build leaves what serves alone, or falls back to what served
   assert.is(goal({ listed: "b", blocked: ["b"] }), "nothing");
 });
 
+test("after a restart a build that served well goes before one that nobody has seen work", () => {
+  const operator = { proven: ["a"] };
+  assert.is(goal({ listed: "b", operator, installed: ["a"] }), "proven_first a");
+  assert.is(goal({ listed: "b", operator, installed: ["a"], serving: "a" }), "listed b");
+  assert.is(goal({ listed: "b", operator, installed: [] }), "listed b");
+  assert.is(goal({ listed: "b", operator: { proven: ["a", "b"] }, installed: ["a"] }), "listed b");
+  // Where builds may not overlap it would only be one more stop.
+  assert.is(goal({ listed: "b", operator, installed: ["a"], overlaps: false }), "listed b");
+});
+
 test("a rollback holds until the list changes", () => {
   const operator = { rolledBackFrom: "b", rolledBackTo: "a" };
   assert.is(goal({ listed: "b", serving: "b", installed: ["a", "b"], operator }), "rolled_back a");
@@ -77,7 +88,8 @@ test("whatever is known, no blocked build is chosen, and a build must be at hand
       fc.array(sha),
       fc.array(sha),
       fc.array(sha),
-      (listed, serving, pinned, from, to, paused, proven, installed, blocked) => {
+      fc.boolean(),
+      (listed, serving, pinned, from, to, paused, proven, installed, blocked, overlaps) => {
         const chosen = chooseGoal({
           ...(listed === undefined ? {} : { listed }),
           ...(serving === undefined ? {} : { serving }),
@@ -89,6 +101,7 @@ test("whatever is known, no blocked build is chosen, and a build must be at hand
             ...(to === undefined ? {} : { rolledBackTo: to }),
           },
           installed,
+          overlaps,
           isBlocked: (sha256) => blocked.includes(sha256),
         });
         assert.is(chosen.kind === "none", listed === undefined);
