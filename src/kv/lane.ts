@@ -75,6 +75,10 @@ export class Lane {
   #degraded: string | undefined;
   #lastError: string | undefined;
   #isLoading = false;
+  /** Counts the loads; a higher number than its own makes a load void. */
+  #loads = 0;
+  /** Resolves when the last load has ended, one way or the other. */
+  #lastLoad: Promise<void> = Promise.resolve();
   #isProven = false;
   /** The worker is asked although no hole is known: nothing to speak of unless it finds one. */
   #isChecking = false;
@@ -295,6 +299,8 @@ export class Lane {
   /** Ends a hold without a snapshot: goes on with what the lane had and what was kept back. */
   release(): void {
     if (this.#isClosed || this.#hold === undefined) return;
+    if (this.#isLoading) this.#order.empty();
+    this.#endLoad();
     this.#hold = undefined;
     this.#brokeWhileHeld = false;
     this.#resume();
@@ -323,26 +329,15 @@ export class Lane {
     if (this.#isClosed) throw new LaneGap("closed", 0n, undefined);
     if (laneId(cut.key) !== laneId(this.key)) throw new TypeError("the cut is of another lane");
     const { reader, digests } = readDecoderState(cut.decoderState);
+    this.#hold ??= this.#limits;
+    this.#abortFill();
+    await this.#load(cut, reader, digests);
     const canProve = this.#source?.replay !== undefined ||
       this.#order.pending.first?.epoch !== undefined;
     if (this.#brokeWhileHeld && !canProve) {
       // Nobody can say whether the cut is of the publisher that is there now.
-      throw new LaneGap("no_replay_endpoint", this.#order.firstMissing, undefined);
+      throw this.#refused();
     }
-    this.#hold ??= this.#limits;
-    this.#abortFill();
-    this.#isLoading = true;
-    this.#report();
-    try {
-      this.#content.load(cut.cursor, cut.blocks, reader);
-      this.#order.digests.restore(digests);
-    } catch (error) {
-      this.#order.empty();
-      throw error;
-    } finally {
-      this.#isLoading = false;
-    }
-    this.#order.admitted = cut.cursor;
     this.#degraded = cut.degraded;
     this.#order.takesAny = false;
     this.#order.isUnverified = false;
@@ -350,7 +345,7 @@ export class Lane {
     if (named !== undefined && cut.epoch !== "" && named !== cut.epoch) {
       this.#startOver("epoch_changed", named, true);
     } else if (cut.epoch !== "") this.#epoch = cut.epoch;
-    if (cut.cursor === undefined && named === undefined) {
+    if (cut.cursor === undefined && cut.blocks.count > 0 && named === undefined) {
       // Another system's dump, which does not say where it is cut: kept batches are applied over it,
       // which repeats some and may miss some.
       this.#order.skipToPending();
@@ -370,9 +365,7 @@ export class Lane {
     const isDoubtful = hadPending && !canProve && this.#order.confirmed !== "by_content";
     if (isDoubtful && this.#order.pending.length === 0) {
       // Nothing of what came since we listen is in the cut: it may be of an earlier publisher.
-      this.#order.empty();
-      this.#report();
-      throw new LaneGap("no_replay_endpoint", this.#order.firstMissing, undefined);
+      throw this.#refused();
     }
     const isProven = hadPending && this.#order.confirmed === "by_content" && !this.#brokeWhileHeld;
     const mustAsk = this.#order.pending.length > 0 ||
@@ -396,9 +389,50 @@ export class Lane {
     this.#report();
   }
 
+  /** A cut that nothing proves: it is taken out again. */
+  #refused(): LaneGap {
+    this.#order.empty();
+    this.#report();
+    return new LaneGap("no_replay_endpoint", this.#order.firstMissing, undefined);
+  }
+
+  /** Puts the cut's content in, in slices; whatever happens to the lane meanwhile makes it void. */
+  async #load(
+    cut: LaneCut,
+    reader: DecoderState["reader"],
+    digests: DecoderState["digests"],
+  ): Promise<void> {
+    const load = ++this.#loads;
+    this.#isLoading = true;
+    this.#order.admitted = undefined;
+    this.#report();
+    const before = this.#lastLoad;
+    let done = (): void => {};
+    this.#lastLoad = new Promise((resolve) => done = resolve);
+    try {
+      await before;
+      await this.#content.load(cut.cursor, cut.blocks, reader, this.#options.slices.breather());
+    } catch (error) {
+      if (this.#isClosed) throw new LaneGap("closed", 0n, undefined);
+      if (this.#loads === load) this.#order.empty();
+      throw error;
+    } finally {
+      if (this.#loads === load) this.#isLoading = false;
+      done();
+    }
+    if (this.#isClosed) throw new LaneGap("closed", 0n, undefined);
+    if (this.#loads !== load) {
+      this.#order.empty();
+      throw new LaneGap("superseded", 0n, undefined);
+    }
+    this.#order.digests.restore(digests);
+    this.#order.admitted = cut.cursor;
+  }
+
   /** Forgets everything, and goes on from the next batch. */
   degrade(reason: string): void {
     if (this.#isClosed) return;
+    this.#endLoad();
     this.#abortFill();
     this.#hold = undefined;
     this.#brokeWhileHeld = false;
@@ -450,6 +484,11 @@ export class Lane {
     this.#order.isUnverified = false;
   }
 
+  #endLoad(): void {
+    this.#loads += 1;
+    this.#isLoading = false;
+  }
+
   #abortFill(): void {
     this.#filler.abort();
     if (this.#isChecking) this.#endCheck();
@@ -476,6 +515,7 @@ export class Lane {
   #startOver(reason: string, epoch: string | undefined, keepsPending: boolean): void {
     this.#options.meters.restart(reason);
     this.#log.warn("kv_lane_restarted", { reason, cursor: this.cursor, blocks: this.blocks });
+    this.#endLoad();
     if (!keepsPending) this.#filler.abort();
     this.#order.startOver(keepsPending);
     this.#degraded = undefined;

@@ -23,6 +23,8 @@ export interface LaneIndex {
   };
   snapshot(lane: number): LaneBlocks;
   load(lane: number, blocks: LaneBlocks): void;
+  /** As `load`, with `pause` awaited between slices; until the end the lane holds what it held. */
+  loadInSlices?(lane: number, blocks: LaneBlocks, pause: () => Promise<void>): Promise<void>;
   count(lane: number): number;
 }
 
@@ -128,11 +130,21 @@ export class LaneContent implements Work {
     return { blocks: this.#index.snapshot(this.handle), state: this.#reader.state() };
   }
 
-  /** Replaces everything. Throws when the state or the blocks are not well made. */
-  load(cursor: bigint | undefined, blocks: LaneBlocks, state: EventReaderState): void {
-    this.clear(cursor);
+  /**
+   * Replaces everything; the lane is empty until all is in. Rejects when the state or the blocks are
+   * not well made. Nothing may be pushed meanwhile.
+   */
+  async load(
+    cursor: bigint | undefined,
+    blocks: LaneBlocks,
+    state: EventReaderState,
+    pause: () => Promise<void>,
+  ): Promise<void> {
+    this.clear(undefined);
     this.#reader.restore(state);
-    this.#index.load(this.handle, blocks);
+    if (this.#index.loadInSlices === undefined) this.#index.load(this.handle, blocks);
+    else await this.#index.loadInSlices(this.handle, blocks, pause);
+    this.#cursor = cursor;
   }
 
   /** Forgets blocks, waiting batches and what the reader learned. */

@@ -39,6 +39,18 @@ export class Slices {
     if (!this.#isRunning && this.#used < this.#budgetMs) this.#run();
   }
 
+  /** For work that is done in a loop of its own: a pause that gives way whenever the budget is used. */
+  breather(): () => Promise<void> {
+    let since = this.#clock.monotonic();
+    return async () => {
+      if (this.#clock.monotonic() - since < this.#budgetMs) return;
+      await new Promise<void>((resolve) => {
+        this.#clock.after(0, resolve);
+      });
+      since = this.#clock.monotonic();
+    };
+  }
+
   /** Forgets work that must not be stepped any more. */
   withdraw(work: Work): void {
     this.#urgent.delete(work);

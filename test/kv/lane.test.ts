@@ -650,6 +650,73 @@ test("a cut whose decoder state is not well made is refused and changes nothing 
   assert.equal(joiner.held(), []);
 });
 
+/** Makes the joiner's index load only when `go` is called. */
+function slowLoad(world: World): () => void {
+  let go = (): void => {};
+  const gate = new Promise<void>((resolve) => go = resolve);
+  const { index } = world;
+  index.loadInSlices = async (lane, blocks) => {
+    await gate;
+    index.load(lane, blocks);
+  };
+  return go;
+}
+
+test("batches that come while a cut is loaded follow it", async () => {
+  const { peer, joiner } = await handOff({ hasRing: false });
+  const go = slowLoad(joiner);
+  await give(joiner, peer.ring.batches[50] ?? batch(50));
+  const committed = joiner.lane.commit(peer.lane.cut());
+  await give(joiner, batch(51, store([52])));
+  assert.is(joiner.lane.state, "loading");
+  assert.is(joiner.lane.cut().blocks.count, 0);
+  assert.is(joiner.lane.cut().cursor, undefined);
+  go();
+  await committed;
+  assert.equal(joiner.held(), upTo(52));
+  assert.is(joiner.lane.state, "live");
+});
+
+for (const happening of ["another publisher", "degrade", "close", "another commit"]) {
+  test(`a load is void after ${happening}`, async () => {
+    const { peer, joiner } = await handOff({ hasRing: false });
+    const go = slowLoad(joiner);
+    await give(joiner, peer.ring.batches[50] ?? batch(50));
+    const cut = peer.lane.cut();
+    const ended = joiner.lane.commit(cut).then(() => undefined, (error: unknown) => error);
+    await settle();
+    let second: Promise<void> = Promise.resolve();
+    if (happening === "degrade") joiner.lane.degrade("no more");
+    else if (happening === "close") joiner.lane.close();
+    else if (happening === "another commit") second = joiner.lane.commit(cut);
+    else joiner.lane.receive(batch(3, store([4], { incarnation: 1 })));
+    go();
+    const error = await ended;
+    await second;
+    await settle();
+    assert.ok(error instanceof LaneGap, String(error));
+    if (happening === "another commit") assert.equal(joiner.held(), upTo(51));
+    else if (happening === "close") assert.is(joiner.index.stats().blocks, 0);
+    else assert.equal(joiner.held(), []);
+  });
+}
+
+test("a cut of a lane that had nothing yet does not stand for what came before the first batch", async () => {
+  const peer = await createWorld();
+  const joiner = await createWorld();
+  joiner.lane.hold(LIMITS);
+  await give(joiner, batch(5, store([6])));
+  const error = await joiner.lane.commit(peer.lane.cut()).then(() => undefined, (e: unknown) => e);
+  assert.ok(error instanceof LaneGap);
+  assert.is(joiner.lane.state, "buffering");
+  const fromStart = await createWorld();
+  fromStart.lane.hold(LIMITS);
+  await give(fromStart, batch(0, store([1])));
+  await fromStart.lane.commit(peer.lane.cut());
+  assert.equal(fromStart.held(), [1]);
+  assert.is(fromStart.lane.state, "live");
+});
+
 test("a lane that is released without a snapshot goes on with what it kept", async () => {
   const joiner = await createWorld();
   joiner.lane.hold(LIMITS);

@@ -5,6 +5,7 @@ import * as assert from "uvu/assert";
 import type { EngineEvent, EngineStored } from "../../src/kv/engine_event.ts";
 import type { Lane, LaneBatch } from "../../src/kv/lane.ts";
 import {
+  closeAll,
   contentOf,
   laneKey,
   sourceReplica,
@@ -51,6 +52,7 @@ test("kv 42: a joiner takes over every lane of its peer, cursor and all", async 
 test("kv 17: the only peer is taken off the list in the middle of the transfer", async () => {
   const source = await sourceReplica({ lanes: [KEY] });
   store(lane(source), 0, 1n, 0, 5000);
+  await until(() => lane(source).blocks === 5000, "all blocks in the source");
   const listeners = new Set<() => void>();
   let peers = [{ url: source.url, serving: true, terminating: false }];
   const joiner = await testReplica({
@@ -215,6 +217,7 @@ test("events that go on while the dump is written are neither lost nor taken twi
   publish();
   for (const key of keys) {
     await until(() => lane(joiner, key).cursor === lane(source, key).cursor, "the same cursor");
+    assert.is(lane(joiner, key).state, "live", lane(joiner, key).lastError);
     assert.equal(contentOf(lane(joiner, key)), contentOf(lane(source, key)));
     assert.is(lane(joiner, key).state, "live");
   }
@@ -327,6 +330,7 @@ test("a restored replica is a source for the next one", async () => {
 test("many joiners at once: the source serves two dumps at a time, and all get ready", async () => {
   const source = await sourceReplica({ lanes: [KEY] });
   store(lane(source), 0, 1n, 0, 20_000);
+  await until(() => lane(source).blocks === 20_000, "all blocks in the source");
   const joiners = await Promise.all(
     Array.from({ length: 6 }, () => testReplica({ lanes: [KEY], peers: [source.url] })),
   );
@@ -386,6 +390,7 @@ test("the token is asked for, and a joiner that has it recovers", async () => {
 test("compressed when it is asked for, to the same end", async () => {
   const source = await sourceReplica({ lanes: [KEY] });
   store(lane(source), 0, 1n, 0, 5000);
+  await until(() => lane(source).blocks === 5000, "all blocks in the source");
   const plain = await fetch(`${source.url}/dump`, { headers: { "accept-encoding": "identity" } });
   const plainBytes = (await plain.arrayBuffer()).byteLength;
   const joiner = await testReplica({ lanes: [KEY], peers: [source.url], config: { gzip: true } });
@@ -396,4 +401,5 @@ test("compressed when it is asked for, to the same end", async () => {
   await close(joiner, source);
 });
 
+test.after(closeAll);
 test.run();
