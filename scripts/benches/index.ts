@@ -3,10 +3,13 @@
  * look-ups among events; with two `Map`s of bigint keys as the yardstick.
  *
  * Each measurement is a process of its own, pinned to one core. `--full` adds 10 M blocks at 8 and
- * 1,000 workers and events of one block (the growth curve of docs/performance.md).
+ * 1,000 workers and events of one block (the growth curve of docs/performance.md). `--dynamo` builds
+ * the peer in scripts/bench-peers/dynamo-index (minutes; needs cargo), which does the same work with
+ * Dynamo's single-threaded radix tree; once built it runs each time.
  */
 
 import { execFileSync } from "node:child_process";
+import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { type BenchContext, type BenchResult, type Limit } from "../lib/bench.ts";
 import type { RuntimeName } from "../lib/bench.ts";
@@ -30,6 +33,8 @@ export function run(context: BenchContext): Promise<BenchResult> {
   const figures: Record<string, number> = {};
   const limits: Record<string, Limit> = {};
   const systems: Record<string, Record<string, number>> = {};
+  const peer = dynamo(context);
+  if (peer !== undefined) systems["dynamo 1m_64"] = peer;
   for (const runtime of context.runtimes) {
     const results = new Map<string, Measured>();
     const sizes: [string, string, number, number, number][] = [
@@ -71,8 +76,32 @@ export function run(context: BenchContext): Promise<BenchResult> {
     put("rss_bytes_per_block_and_worker_10m", large.rss_bytes_each, ["<=", 64]);
     put("applied_over_map", main.applied_per_s / map.applied_per_s);
     put("looked_up_over_map", main.looked_up_per_s / map.looked_up_per_s);
+    if (peer === undefined) continue;
+    put("applied_over_dynamo", main.applied_per_s / (peer["applied_per_s"] ?? NaN));
+    put("looked_up_over_dynamo", main.looked_up_per_s / (peer["looked_up_per_s"] ?? NaN));
+    put("rss_over_dynamo", main.rss_bytes_each / (peer["rss_bytes_each"] ?? NaN));
   }
   return Promise.resolve({ figures, limits, systems });
+}
+
+/** Figures of Dynamo's tree, 1 M blocks and 64 workers; undefined if it was never built. */
+function dynamo(context: BenchContext): Record<string, number> | undefined {
+  const target = join(context.root, ".bench/dynamo-index");
+  const program = join(target, "release/dynamo-index");
+  if (context.args.includes("--dynamo")) {
+    context.say("building Dynamo's index");
+    const manifest = join(context.root, "scripts/bench-peers/dynamo-index/Cargo.toml");
+    const args = ["build", "--release", "--locked", "--manifest-path", manifest];
+    execFileSync("cargo", [...args, "--target-dir", target], {
+      stdio: ["ignore", "ignore", "inherit"],
+    });
+  }
+  if (!existsSync(program)) return undefined;
+  const output = execFileSync("taskset", ["-c", "0", program, String(M), "64"], {
+    encoding: "utf8",
+  });
+  context.say(`dynamo 1m_64: ${output.trim()}`);
+  return JSON.parse(output) as Record<string, number>;
 }
 
 function measure(
