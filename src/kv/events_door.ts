@@ -28,6 +28,8 @@ export interface DoorAnswer {
 const MAX_LISTED = 100;
 /** Events of lines without `seq` that are taken together. */
 const MAX_UNNUMBERED = 256;
+/** Bytes of the lines of one numbered batch: all of it waits in memory until it is complete. */
+const MAX_BATCH_BYTES = 16 * 1024 * 1024;
 /** Bytes waiting in a lane above which the sender is slowed down. */
 const SLOW_DOWN_BYTES = 4 * 1024 * 1024;
 const SLOW_DOWN_POLL_MS = 5;
@@ -44,6 +46,7 @@ interface Batch {
 export class EventsDoor {
   readonly #store: KvStore;
   readonly #clock: Clock;
+  #lastLane: Lane | undefined;
 
   constructor(options: { readonly store: KvStore; readonly clock: Clock }) {
     this.#store = options.store;
@@ -68,8 +71,11 @@ export class EventsDoor {
           const lane = this.#store.lane(line.key) ?? await this.#open(line);
           this.#store.checkBlockSize(line.key, line.blockSize ?? this.#store.blockSize(line.key));
           if (batch === undefined || !belongs(batch, lane, line)) {
-            if (batch !== undefined) deliver(batch);
+            if (batch !== undefined) this.#deliver(batch);
             batch = { lane, seq: line.seq, epoch: line.epoch, events: [], bytes: 0, digest: 0 };
+          }
+          if (batch.bytes + bytes.length > MAX_BATCH_BYTES) {
+            throw new LineRefused("the batch is too large");
           }
           batch.events.push(line.event);
           batch.bytes += bytes.length;
@@ -84,12 +90,12 @@ export class EventsDoor {
       }
       // A batch with a number may go on in the next group; others need not wait for it.
       if (batch !== undefined && batch.seq === undefined) {
-        deliver(batch);
+        this.#deliver(batch);
         batch = undefined;
       }
-      if (batch !== undefined) await this.#slowDown(batch.lane);
+      await this.#slowDown();
     }
-    if (batch !== undefined) deliver(batch);
+    if (batch !== undefined) this.#deliver(batch);
     return { accepted, refused, refused_count: refusedCount };
   }
 
@@ -101,7 +107,18 @@ export class EventsDoor {
     return lane;
   }
 
-  async #slowDown(lane: Lane): Promise<void> {
+  #deliver(batch: Batch): void {
+    const { lane, seq, epoch, events, bytes, digest } = batch;
+    const content = { events, bytes, digest, ...(epoch === undefined ? {} : { epoch }) };
+    if (seq === undefined) lane.receiveNext(content);
+    else lane.receive({ seq, ...content });
+    this.#lastLane = lane;
+  }
+
+  /** Lets the lanes catch up before more of the body is read. */
+  async #slowDown(): Promise<void> {
+    const lane = this.#lastLane;
+    if (lane === undefined) return;
     while (!lane.isClosed && !lane.isHeld && lane.waiting.bytes > SLOW_DOWN_BYTES) {
       await new Promise<void>((resolve) => {
         this.#clock.after(SLOW_DOWN_POLL_MS, resolve);
@@ -114,11 +131,4 @@ function belongs(batch: Batch, lane: Lane, line: EventLine): boolean {
   if (laneId(batch.lane.key) !== laneId(lane.key) || batch.lane !== lane) return false;
   if (batch.seq !== line.seq || batch.epoch !== line.epoch) return false;
   return line.seq !== undefined || batch.events.length < MAX_UNNUMBERED;
-}
-
-function deliver(batch: Batch): void {
-  const { lane, seq, epoch, events, bytes, digest } = batch;
-  const content = { events, bytes, digest, ...(epoch === undefined ? {} : { epoch }) };
-  if (seq === undefined) lane.receiveNext(content);
-  else lane.receive({ seq, ...content });
 }

@@ -77,6 +77,7 @@ export class KvStore<Index extends LaneIndex = LaneIndex> {
     this.#options = options;
     this.#log = options.log ?? silentLog;
     this.meters = createKvMeters(options.metrics);
+    if (options.metrics !== undefined) this.#gauges(options.metrics);
     this.slices = new Slices({
       clock: options.clock,
       ...(options.sliceMs === undefined ? {} : { budgetMs: options.sliceMs }),
@@ -194,6 +195,18 @@ export class KvStore<Index extends LaneIndex = LaneIndex> {
   /** Closes all lanes. */
   closeAll(): void {
     for (const lane of this.#lanes.values()) this.close(lane.key);
+  }
+
+  #gauges(metrics: Metrics): void {
+    metrics.gauge("baton_kv_lanes", "Lanes by state.", ["state"]).collect((gauge) => {
+      for (const lane of this.#lanes.values()) gauge.add(1, { state: lane.state });
+    });
+    metrics.gauge("baton_kv_blocks", "Blocks held, by model and group.", ["model", "group"])
+      .collect((gauge) => {
+        for (const lane of this.#lanes.values()) {
+          gauge.add(lane.blocks, { model: lane.key.model, group: lane.key.group });
+        }
+      });
   }
 
   #room(key: LaneKey, blockSize: number): Room<Index> | BatonError {

@@ -31,14 +31,15 @@ const line = (fields: Record<string, unknown> = {}) => ({
 const read = (fields: Record<string, unknown>, known = 0) =>
   readEventLine(JSON.stringify(fields), () => known);
 
-/** Posts lines as one body, cut into chunks at every 7 bytes, and waits until they are applied. */
+/** Posts lines as one body, cut into small chunks, and waits until they are applied. */
 async function post(...lines: (Record<string, unknown> | string)[]) {
   const text = lines.map((one) => typeof one === "string" ? one : JSON.stringify(one)).join("\n");
   const bytes = new TextEncoder().encode(text);
   const chunks = (async function* () {
-    for (let at = 0; at < bytes.length; at += 7) {
+    const size = bytes.length > 1_000_000 ? 65_536 : 7;
+    for (let at = 0; at < bytes.length; at += size) {
       await Promise.resolve();
-      yield bytes.slice(at, at + 7);
+      yield bytes.slice(at, at + size);
     }
   })();
   const answer = await door.take(byteLines(chunks, { maxLineBytes: 100_000 }));
@@ -208,6 +209,19 @@ test("T2: lines that were under way do not bring a removed worker back", async (
   assert.is(store.lane(KEY), undefined);
   await store.open(KEY, { blockSize: 2 });
   assert.is((await post(line())).accepted, 1);
+});
+
+test("a numbered batch has a bound; what is over it is refused", async () => {
+  const tokens = Array.from({ length: 4000 }, (_, i) => 100_000 + i);
+  const big = (i: number) =>
+    line({
+      seq: 0,
+      seq_hashes: tokens.slice(0, 2000).map((n) => n + 10_000 * i),
+      token_ids: tokens,
+    });
+  const answer = await post(...Array.from({ length: 400 }, (_, i) => big(i)));
+  assert.ok(answer.accepted > 300 && answer.accepted < 400);
+  assert.is(answer.refused[0]?.reason, "the batch is too large");
 });
 
 test("many lines are applied completely", async () => {

@@ -356,6 +356,48 @@ test("pausing keeps the blocks; resuming fetches what was missed", async () => {
   assert.is(subscription.status, "active");
 });
 
+test("kv 181: the late end of an old connection does not change a listener that was resumed", async () => {
+  const engine = await engineOf();
+  const { subscription, lane } = await listen(engine);
+  await until(() => lane.state === "live");
+  subscription.pause();
+  subscription.resume();
+  await until(() => subscription.status === "active");
+  await until(() => engine.subscribers === 1, "the old connection's end");
+  engine.store(tokens(1, 1));
+  engine.publish();
+  await until(() => lane.blocks === 1);
+  assert.is(subscription.status, "active");
+  assert.is(subscription.lastError, undefined);
+  assert.is(lane.lastError, undefined);
+});
+
+test("kv 177: stopping ends a listener in every phase, and what it waits for", async () => {
+  const engine = await engineOf();
+  const { endpoint } = engine;
+  const make = (worker: string, to: string) =>
+    new Subscription({
+      store,
+      net,
+      clock,
+      random,
+      key: { ...KEY, worker },
+      blockSize: 4,
+      endpoint: to,
+      replayEndpoint: to,
+    });
+  const notStarted = make("a", endpoint);
+  const starting = make("b", endpoint);
+  const waiting = make("c", "tcp://127.0.0.1:1");
+  await waiting.start();
+  const started = starting.start().then(() => "started", () => "refused");
+  await Promise.all([notStarted.stop(), starting.stop(), waiting.stop()]);
+  await started;
+  assert.equal(store.lanes(), []);
+  assert.equal(store.partitions(), []);
+  await until(() => engine.subscribers === 0);
+});
+
 test("batches that got lost before a silence are found without a next one", async () => {
   const engine = await engineOf();
   const { lane } = await listen(engine, { limits: { idleCheckMs: 50 } });
