@@ -58,6 +58,9 @@ export async function startBaton(
   return host;
 }
 
+/** How long the admin listener's last answers may take to leave, once everything else is down. */
+const LAST_ANSWERS_MS = 500;
+
 const NO_SERVICES: HostedServices = { list: [], kv: undefined, start: () => {} };
 
 class Host implements Baton {
@@ -258,6 +261,10 @@ class Host implements Baton {
     return this.shutDown();
   }
 
+  #after(ms: number): Promise<void> {
+    return new Promise((resolve) => this.#undo.push(this.#runtime.clock.after(ms, resolve)));
+  }
+
   async #goDown(): Promise<ShutdownReport> {
     const { services, shutdown } = this.#config;
     const graces = Object.values(services).flatMap(({ versions }) =>
@@ -281,8 +288,9 @@ class Host implements Baton {
       childGraceMs: Math.max(0, ...graces),
     });
     this.#events.emit("host_stopped", { ...report });
-    // Operators could watch until here.
+    // Operators could watch until here, and read the last event.
     this.#ending.abort();
+    await Promise.race([this.#admin?.close(), this.#after(LAST_ANSWERS_MS)]);
     await this.#admin?.destroy();
     for (const undo of this.#undo.reverse()) await undo();
     return report;

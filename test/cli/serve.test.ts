@@ -182,6 +182,54 @@ test("a port that is taken ends the start with exit code 1 and names the listene
   up.close();
 });
 
+test("a state folder whose programs another Baton runs ends the start with exit code 1", async () => {
+  await inScratch(async (folder) => {
+    const versions = { oracle: `file:${folder}/versions.json`, killGraceMs: 1000 };
+    const config = { services: { shard: { mount: "/", versions } }, shutdown: { announceMs: 0 } };
+    const baton = await startBatonProcess(folder, config);
+    try {
+      const { code, stderr } = await runBaton([
+        ...["serve", "--config", `${folder}/baton.json`],
+        ...["--traffic", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"],
+      ]);
+      assert.is(code, 1);
+      assert.match(stderr, /^baton serve: .*in use/m);
+    } finally {
+      assert.is(await baton.stop(), 0);
+    }
+  });
+});
+
+test("status --watch and events --follow go on as long as Baton does", async () => {
+  const up = await upstream();
+  await inScratch(async (folder) => {
+    const baton = await startBatonProcess(folder, plain(up.url));
+    const seen = { watch: "", follow: "" };
+    const watch = runBaton(["status", "--watch", "--json", "--admin", baton.admin], {
+      onOutput: (stdout) => (seen.watch = stdout),
+    });
+    const follow = runBaton(["events", "--follow", "--admin", baton.admin], {
+      onOutput: (stdout) => (seen.follow = stdout),
+    });
+    await until(() => seen.watch !== "" && seen.follow !== "", "the first answers");
+    const held = fetch(`${baton.traffic}/slow`).then((response) => response.text());
+    await until(() => up.held.length === 1, "the slow request");
+    baton.signal("SIGTERM");
+    await until(() => seen.watch.includes('"draining":true'), "the drain, as it is watched");
+    up.release();
+    await held;
+    assert.is(await baton.exited, 0);
+    const watched = await watch;
+    assert.is(watched.code, 1, "nobody answers any more");
+    const views = watched.stdout.trim().split("\n").map((line) => JSON.parse(line));
+    assert.ok(views.some((view) => view.ready.draining), "it saw the drain");
+    const followed = await follow;
+    const kinds = followed.stdout.trim().split("\n").map((line) => JSON.parse(line).kind);
+    assert.ok(kinds.includes("host_state") && kinds.includes("host_stopped"), kinds.join(" "));
+  });
+  up.close();
+});
+
 test("a roll-out by the command line: publish, swap under requests, status, logs, events", async () => {
   await inScratch(async (folder) => {
     const build = async (id: string): Promise<string> => {

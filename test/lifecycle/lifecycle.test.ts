@@ -1,5 +1,6 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
+import fc from "fast-check";
 import { Hono } from "hono";
 import { createLifecycle } from "../../src/lifecycle/mod.ts";
 import { settle, VirtualClock } from "../support/virtual_clock.ts";
@@ -115,6 +116,47 @@ test("idle waits are for one busy period: the next one counts anew", async () =>
     await settle();
     assert.ok(idle);
   }
+});
+
+test("whatever happens in whatever order, the count is exact and a drain ends at zero", async () => {
+  const step = fc.constantFrom("admit", "release", "twice", "drain", "force", "available", "wait");
+  await fc.assert(
+    fc.asyncProperty(fc.array(step, { maxLength: 60 }), async (steps) => {
+      const clock = new VirtualClock();
+      const lifecycle = createLifecycle({ clock, announceMs: 10, waitForAvailable: true });
+      const open: (() => void)[] = [];
+      const ended: (() => void)[] = [];
+      let drained = false;
+      for (const one of steps) {
+        const accepting = lifecycle.accepting;
+        if (one === "admit") {
+          const release = lifecycle.admit();
+          assert.is(release !== undefined, accepting);
+          if (release !== undefined) open.push(release);
+        } else if (one === "release") {
+          const release = open.shift();
+          release?.();
+          if (release !== undefined) ended.push(release);
+        } else if (one === "twice") ended.at(-1)?.();
+        else if (one === "drain") lifecycle.drain().then(() => (drained = true));
+        else if (one === "force") lifecycle.force();
+        else if (one === "available") lifecycle.available();
+        else await clock.advance(10);
+        assert.is(lifecycle.inflight, open.length);
+        assert.not(lifecycle.ready && lifecycle.draining);
+      }
+      if (!lifecycle.draining) lifecycle.drain().then(() => (drained = true));
+      const asked = steps.includes("drain") || !steps.includes("force");
+      await clock.advance(10);
+      assert.is(drained, asked && open.length === 0);
+      for (const release of open) release();
+      await settle();
+      assert.is(drained, asked);
+      assert.is(lifecycle.inflight, 0);
+      assert.is(clock.pending, 0);
+    }),
+    { seed: 173, numRuns: 150 },
+  );
 });
 
 test("the three routes answer as the protocol says, and refuse other methods", async () => {

@@ -41,7 +41,12 @@ export interface Finished {
 /** Runs a verb to its end. */
 export function runBaton(
   args: readonly string[],
-  options: { env?: Record<string, string>; cwd?: string } = {},
+  options: {
+    env?: Record<string, string>;
+    cwd?: string;
+    /** Called with all of standard output so far, each time there is more. */
+    onOutput?: (stdout: string) => void;
+  } = {},
 ): Promise<Finished> {
   const { command, args: all } = batonCommand(args);
   const child = spawn(command, all, {
@@ -51,7 +56,10 @@ export function runBaton(
   });
   let stdout = "";
   let stderr = "";
-  child.stdout.on("data", (chunk) => (stdout += chunk));
+  child.stdout.on("data", (chunk) => {
+    stdout += chunk;
+    options.onOutput?.(stdout);
+  });
   child.stderr.on("data", (chunk) => (stderr += chunk));
   return new Promise((resolve) => {
     child.on("close", (code) => resolve({ code, stdout, stderr }));
