@@ -4,7 +4,7 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import http from "node:http";
 import { writeFile } from "node:fs/promises";
-import { runBaton, startBatonProcess } from "../support/baton_process.ts";
+import { runBaton, runVerb, startBatonProcess } from "../support/baton_process.ts";
 import { childScript } from "../support/builds.ts";
 import { inScratch, until } from "../support/scratch.ts";
 
@@ -139,7 +139,7 @@ test("POST /drain closes admission and leaves the process up until SIGTERM", asy
   const up = await upstream();
   await inScratch(async (folder) => {
     const baton = await startBatonProcess(folder, plain(up.url));
-    const drained = await runBaton(["drain", "--wait", "--admin", baton.admin]);
+    const drained = await runVerb(["drain", "--wait", "--admin", baton.admin]);
     assert.is(drained.code, 0, drained.stderr);
     assert.is(JSON.parse(drained.stdout).draining, true);
     assert.is((await fetch(`${baton.traffic}/x`)).status, 503);
@@ -255,7 +255,7 @@ test("a roll-out by the command line: publish, swap under requests, status, logs
         ...args,
         ...configured ? ["--config", `${folder}/baton.json`] : ["--admin", baton.admin],
       ];
-      const finished = await runBaton(all);
+      const finished = await runVerb(all);
       assert.is(finished.code, 0, `${args.join(" ")}: ${finished.stderr}`);
       return finished.stdout;
     };

@@ -7,7 +7,7 @@ import { readFile, writeFile } from "node:fs/promises";
 import { parseArguments, UsageError } from "../../src/cli/arguments.ts";
 import { statusText } from "../../src/cli/status_text.ts";
 import { BATON_VERSION } from "../../src/version.ts";
-import { runBaton } from "../support/baton_process.ts";
+import { runBaton, runVerb } from "../support/baton_process.ts";
 import { inScratch } from "../support/scratch.ts";
 
 const RULES = { options: ["config", "lines"], flags: ["follow"], plain: [1, 2] } as const;
@@ -52,7 +52,7 @@ test("help lists every verb, and each verb has its own", async () => {
   assert.is(code, 0);
   const verbs = [...stdout.matchAll(/^ {2}(\w+) {2,}/gm)].map(([, verb]) => verb ?? "");
   assert.ok(verbs.includes("serve") && verbs.includes("rollback"), stdout);
-  const one = await runBaton(["publish", "--help"]);
+  const one = await runVerb(["publish", "--help"]);
   assert.match(one.stdout, "usage: baton publish <version> <file>");
 });
 
@@ -60,7 +60,7 @@ test("an unknown verb and a wrong option end with code 2", async () => {
   const unknown = await runBaton(["server"]);
   assert.is(unknown.code, 2);
   assert.match(unknown.stderr, 'there is no verb "server"');
-  const wrong = await runBaton(["check", "--colour"]);
+  const wrong = await runVerb(["check", "--colour"]);
   assert.is(wrong.code, 2);
   assert.match(wrong.stderr, "unknown option --colour");
   assert.match(wrong.stderr, "usage: baton check");
@@ -69,7 +69,7 @@ test("an unknown verb and a wrong option end with code 2", async () => {
 test("the version is the package's", async () => {
   const root = new URL("../../", import.meta.url);
   assert.is(JSON.parse(readFileSync(new URL("package.json", root), "utf8")).version, BATON_VERSION);
-  const { stdout } = await runBaton(["version"]);
+  const { stdout } = await runVerb(["version"]);
   assert.match(stdout, `baton ${BATON_VERSION} (${"Deno" in globalThis ? "deno" : "node"} `);
 });
 
@@ -81,7 +81,7 @@ test("check names what would be served", async () => {
       plain: { mount: "/plain", upstream: "http://127.0.0.1:3000" },
     };
     await writeFile(file, JSON.stringify({ services, listen: { peer: "127.0.0.1:8082" } }));
-    const { code, stdout } = await runBaton(["check", "--config", file]);
+    const { code, stdout } = await runVerb(["check", "--config", file]);
     assert.is(code, 0);
     assert.match(stdout, "traffic 0.0.0.0:8080, admin 127.0.0.1:8081, peer 127.0.0.1:8082\n");
     assert.match(stdout, "service shard at /, /devshard: versions from file:./versions.json\n");
@@ -96,7 +96,7 @@ test("publish writes an artifact and its entry; what it cannot publish changes n
     const program = `${folder}/app`;
     await writeFile(program, "#!/bin/sh\nexit 0\n");
     const args = ["--oracle", oracle, "--binary-name", "app"];
-    const done = await runBaton(["publish", "v1", program, ...args]);
+    const done = await runVerb(["publish", "v1", program, ...args]);
     assert.is(done.code, 0, done.stderr);
     const published = JSON.parse(done.stdout);
     const listed = JSON.parse(await readFile(oracle, "utf8"));
@@ -104,7 +104,7 @@ test("publish writes an artifact and its entry; what it cannot publish changes n
     assert.is(listed.versions[0].sha256, published.sha256);
     const before = await readFile(oracle, "utf8");
     for (const bad of [["../v1", program], ["v1", `${folder}/absent`], ["v1", folder]]) {
-      const failed = await runBaton(["publish", ...bad, ...args]);
+      const failed = await runVerb(["publish", ...bad, ...args]);
       assert.is(failed.code, 1, bad.join(" "));
       assert.match(failed.stderr, /^baton publish: /);
     }
@@ -120,17 +120,17 @@ test("publish and logs ask for a service when the configuration leaves it open",
       versions: { oracle: `file:${folder}/${name}.json`, binaryName: "app" },
     });
     await writeFile(file, JSON.stringify({ services: { a: versions("a"), b: versions("b") } }));
-    const publish = await runBaton(["publish", "v1", file, "--config", file]);
+    const publish = await runVerb(["publish", "v1", file, "--config", file]);
     assert.is(publish.code, 2);
     assert.match(publish.stderr, "several services have versions (a, b); say --service <name>");
-    const logs = await runBaton(["logs", "v1", "--config", file]);
+    const logs = await runVerb(["logs", "v1", "--config", file]);
     assert.is(logs.code, 2);
     assert.match(logs.stderr, "there is no log of a version v1");
   });
 });
 
 test("verbs that ask a running Baton say when nobody answers", async () => {
-  const { code, stderr } = await runBaton(["status", "--admin", "http://127.0.0.1:1"]);
+  const { code, stderr } = await runVerb(["status", "--admin", "http://127.0.0.1:1"]);
   assert.is(code, 1);
   assert.match(stderr, "baton status: no answer from http://127.0.0.1:1");
 });

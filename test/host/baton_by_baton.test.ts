@@ -4,7 +4,7 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import http from "node:http";
 import { writeFile } from "node:fs/promises";
-import { batonCommand, runBaton, startBatonProcess } from "../support/baton_process.ts";
+import { batonCommand, runVerb, startBatonProcess } from "../support/baton_process.ts";
 import { inScratch, until } from "../support/scratch.ts";
 
 test("a Baton is rolled by a Baton, and a request that it holds is not cut", async () => {
@@ -66,7 +66,7 @@ async function roll(port: number, held: http.ServerResponse[]): Promise<void> {
     });
     const publish = async (id: string): Promise<void> => {
       const file = await build(id);
-      const done = await runBaton(["publish", "v1", file, "--config", `${folder}/baton.json`]);
+      const done = await runVerb(["publish", "v1", file, "--config", `${folder}/baton.json`]);
       assert.is(done.code, 0, done.stderr);
     };
     const generations = async () => {
