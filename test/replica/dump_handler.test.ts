@@ -8,7 +8,14 @@ import { silentLog } from "../../src/observe/log.ts";
 import { createDumpHandler, type DumpHandlerOptions } from "../../src/replica/dump_handler.ts";
 import { createDumpMetrics } from "../../src/replica/dump_metrics.ts";
 import { runtime } from "../support/runtime.ts";
-import { contentOf, laneKey, sourceReplica, store, testReplica } from "./support/replica.ts";
+import {
+  closeAll,
+  contentOf,
+  laneKey,
+  sourceReplica,
+  store,
+  testReplica,
+} from "./support/replica.ts";
 import { keyOf, makeCut, Shelf } from "./support/shelf.ts";
 
 interface Served {
@@ -276,4 +283,5 @@ async function fails(response: Response): Promise<boolean> {
   }
 }
 
+test.after(closeAll);
 test.run();

@@ -10,7 +10,14 @@ import { dynamoSlices } from "../../src/replica/dynamo_writer.ts";
 import type { LaneCut } from "../../src/replica/lane_port.ts";
 import { type JsonU64, parseJsonU64 } from "../../src/streams/json_u64.ts";
 import { runtime } from "../support/runtime.ts";
-import { contentOf, laneKey, sourceReplica, store, testReplica } from "./support/replica.ts";
+import {
+  closeAll,
+  contentOf,
+  laneKey,
+  sourceReplica,
+  store,
+  testReplica,
+} from "./support/replica.ts";
 import { seeded } from "./support/sim_clock.ts";
 import { keyOf, makeCut, Shelf } from "./support/shelf.ts";
 
@@ -300,4 +307,5 @@ test("a replica recovers from one that only speaks Dynamo's shape, and goes on l
   await source.close();
 });
 
+test.after(closeAll);
 test.run();

@@ -13,7 +13,15 @@ import * as certificates from "../runtime/certificates.ts";
 import { runtime } from "../support/runtime.ts";
 import { inScratch } from "../support/scratch.ts";
 import { FakeKube, READY, type Slice, slice } from "./support/fake_kube.ts";
-import { contentOf, laneKey, sourceReplica, store, testReplica, until } from "./support/replica.ts";
+import {
+  closeAll,
+  contentOf,
+  laneKey,
+  sourceReplica,
+  store,
+  testReplica,
+  until,
+} from "./support/replica.ts";
 
 const OPTIONS = { port: "peer", scheme: "http" };
 
@@ -424,4 +432,5 @@ test("a replica finds its peer by EndpointSlices and recovers from it", async ()
   });
 });
 
+test.after(closeAll);
 test.run();

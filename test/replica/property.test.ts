@@ -8,7 +8,7 @@ import * as assert from "uvu/assert";
 import process from "node:process";
 import { Replica, World } from "./support/sim_world.ts";
 
-const SEEDS = Number(process.env.BATON_PROPERTY_SEEDS ?? 600);
+const SEEDS = Number(process.env.BATON_PROPERTY_SEEDS ?? 1000);
 const FIRST = Number(process.env.BATON_PROPERTY_FIRST ?? 1);
 
 interface Tally {

@@ -71,6 +71,13 @@ export interface TestReplicaOptions {
   ) => (request: Request) => Response | Promise<Response>;
 }
 
+const open = new Set<TestReplica>();
+
+/** Closes what a failed test left open, so that the process can end. */
+export async function closeAll(): Promise<void> {
+  for (const replica of [...open]) await replica.close();
+}
+
 /** Opens the lanes and the listener; the recovery is not started. */
 export async function testReplica(options: TestReplicaOptions = {}): Promise<TestReplica> {
   const store = testStore();
@@ -122,7 +129,7 @@ export async function testReplica(options: TestReplicaOptions = {}): Promise<Tes
   for (const key of options.lanes ?? []) {
     await store.open(key, { blockSize: options.blockSize ?? 4 });
   }
-  return {
+  const replica: TestReplica = {
     id,
     store,
     recovery,
@@ -131,11 +138,14 @@ export async function testReplica(options: TestReplicaOptions = {}): Promise<Tes
     conditions,
     url: `http://127.0.0.1:${port}`,
     async close() {
+      open.delete(replica);
       recovery.stop();
       store.closeAll();
       await server.destroy();
     },
   };
+  open.add(replica);
+  return replica;
 }
 
 /** As the peer listener does it. */
