@@ -99,15 +99,19 @@ export class Shelf implements LaneStore {
     return () => this.#listeners.delete(listener);
   }
 
+  changed(): void {
+    for (const listener of [...this.#listeners]) listener();
+  }
+
   close(key: LaneKey): void {
     this.#lanes.delete(laneId(key));
-    for (const listener of this.#listeners) listener();
+    this.changed();
   }
 
   add(cut: LaneCut): ShelfLane {
     const lane = new ShelfLane(cut);
     this.#lanes.set(laneId(cut.key), lane);
-    for (const listener of this.#listeners) listener();
+    this.changed();
     return lane;
   }
 }
