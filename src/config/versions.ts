@@ -3,7 +3,8 @@
  * install, how a child is started, judged, switched to and stopped.
  *
  * Every key but `oracle` has a default. Defaults follow versiond for what it has, and are flat so
- * that each one is also `BATON_<OPTION>` where one service is configured by environment alone.
+ * that each one is also `BATON_<OPTION>` where one service is configured by environment alone. It is
+ * one long file because it is one list: most of it is what docs/configuration.md says of each key.
  */
 
 import * as v from "valibot";
@@ -308,6 +309,16 @@ export const versionsSchema = v.strictObject({
   ),
 
   // ---------------------------------------------------------------------------------- readiness
+  childProtocol: v.optional(
+    v.pipe(
+      v.picklist(["http/1.1", "h2c"], '"http/1.1" or "h2c"'),
+      v.description(
+        "What the traffic to a child speaks: HTTP/1.1, or HTTP/2 in the clear with prior knowledge. " +
+          "Probes and drain calls are HTTP/1.1 either way, on the child's admin port if it has one.",
+      ),
+    ),
+    "http/1.1",
+  ),
   readyPath: urlPath("/ready", "The child's readiness path."),
   healthPath: urlPath("/healthz", "The child's public health path."),
   readyTimeoutMs: ms(60_000, "How long a new child may take to become ready.", 1),
