@@ -35,6 +35,8 @@ export interface GenerationMove {
   readonly from: Phase;
   readonly to: Phase;
   readonly cause: string;
+  /** Time spent in `from`. */
+  readonly afterMs: number;
 }
 
 export interface GenerationOptions {
@@ -43,6 +45,8 @@ export interface GenerationOptions {
   readonly number: number;
   readonly build: Build;
   readonly clock: Clock;
+  /** What the traffic to it speaks (default HTTP/1.1). */
+  readonly protocol?: "http/1.1" | "h2c";
   /** Told of each move, also of a refused one (`refused` true), in order. */
   readonly onMove: (generation: Generation, move: GenerationMove, refused: boolean) => void;
 }
@@ -75,6 +79,7 @@ export class Generation {
   readonly #targets = new Set<Target>();
   #phase: Phase = "preparing";
   #since: number;
+  #sinceMs: number;
   #cause = "created";
   #target: Target | undefined;
   #resolveEnded: () => void = () => {};
@@ -87,6 +92,7 @@ export class Generation {
     this.build = options.build;
     this.createdAt = options.clock.now();
     this.#since = this.createdAt;
+    this.#sinceMs = options.clock.monotonic();
     this.ended = new Promise((resolve) => {
       this.#resolveEnded = resolve;
     });
@@ -113,16 +119,19 @@ export class Generation {
   /** Asks for a phase; false only if that was refused (which is reported). */
   move(to: Phase, cause: string): boolean {
     const from = this.#phase;
+    const nowMs = this.#options.clock.monotonic();
+    const move = { from, to, cause, afterMs: Math.round(nowMs - this.#sinceMs) };
     const answer = askPhase(from, to);
     if (answer === "satisfied") return true;
     if (answer === "refused") {
-      this.#options.onMove(this, { from, to, cause }, true);
+      this.#options.onMove(this, move, true);
       return false;
     }
     this.#phase = to;
     this.#since = this.#options.clock.now();
+    this.#sinceMs = nowMs;
     this.#cause = cause;
-    this.#options.onMove(this, { from, to, cause }, false);
+    this.#options.onMove(this, move, false);
     if (to === "stopped") this.#resolveEnded();
     return true;
   }
@@ -152,6 +161,7 @@ export class Generation {
       version: this.version,
       generation: this.number,
       address: { kind: "tcp", host: "127.0.0.1", port: this.port },
+      protocol: this.#options.protocol ?? "http/1.1",
     });
     target.onCut((lease, failure) => this.drain?.recordCut(lease, failure));
     this.#target = target;

@@ -108,8 +108,8 @@ const ACTIONS: Readonly<Record<OperatorVerb, Action>> = {
     return { from, to };
   },
 
-  async promote(_context, worker, options) {
-    if (!worker.promote(options.reason ?? "promoted")) throw refused("there is no canary");
+  async promote(_context, worker) {
+    if (!worker.promote()) throw refused("there is no canary");
     return await Promise.resolve({ promoted: worker.current?.build.sha256 });
   },
 

@@ -5,7 +5,6 @@
 
 import type { Fields, Level, Log } from "../observe/log.ts";
 import type { Metrics } from "../observe/metrics.ts";
-import type { Clock } from "../runtime/runtime.ts";
 import type { DrainReport } from "./drain.ts";
 import type { Generation, GenerationMove } from "./generation.ts";
 
@@ -21,16 +20,14 @@ export class Reports {
   readonly #service: string;
   readonly #log: Log;
   readonly #events: EventSink;
-  readonly #clock: Clock;
   readonly #metrics: ReturnType<typeof makeMetrics>;
 
   constructor(
-    options: { service: string; log: Log; events: EventSink; metrics: Metrics; clock: Clock },
+    options: { service: string; log: Log; events: EventSink; metrics: Metrics },
   ) {
     this.#service = options.service;
     this.#log = options.log;
     this.#events = options.events;
-    this.#clock = options.clock;
     this.#metrics = makeMetrics(options.metrics);
   }
 
@@ -44,15 +41,15 @@ export class Reports {
     this.#events.emit(event, { service: this.#service, version, ...fields });
   }
 
-  moved(generation: Generation, move: GenerationMove, refused: boolean, phaseSince: number): void {
+  moved(generation: Generation, move: GenerationMove, refused: boolean): void {
     const fields = { generation: generation.number, ...move };
     if (refused) {
       this.#log.error("generation_move_refused", { version: generation.version, ...fields });
       return;
     }
     this.tell("info", "generation_moved", generation.version, fields);
-    const seconds = Math.max(0, this.#clock.now() - phaseSince) / 1000;
-    this.#metrics.phaseSeconds.observe(seconds, { service: this.#service, phase: move.from });
+    const labels = { service: this.#service, phase: move.from };
+    this.#metrics.phaseSeconds.observe(move.afterMs / 1000, labels);
   }
 
   started(version: string): void {

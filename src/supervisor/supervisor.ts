@@ -91,7 +91,7 @@ export async function createSupervisor(options: SupervisorOptions): Promise<Supe
     memory,
     orphans,
     left: left.map((record) => ({ version: record.name, generation: record.generation })),
-    reports: new Reports({ service, log, events, metrics, clock: runtime.clock }),
+    reports: new Reports({ service, log, events, metrics }),
     oracle: createOracle({
       runtime,
       log,

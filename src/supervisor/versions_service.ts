@@ -11,8 +11,8 @@ import { BatonError, type ErrorCode, errorResponse } from "../errors.ts";
 import type { Exchange, Forward, ForwardOutcome } from "../proxy/exchange.ts";
 import { stripMount } from "../proxy/path.ts";
 import type { Service } from "../proxy/routes.ts";
+import type { Target } from "../proxy/target.ts";
 import type { Clock } from "../runtime/runtime.ts";
-import type { Generation } from "./generation.ts";
 import type { HoldEnd, Holds } from "./hold.ts";
 import type { Reports } from "./reports.ts";
 import type { VersionWorker } from "./version_worker.ts";
@@ -81,21 +81,20 @@ export class VersionsService implements Service {
   ): Promise<void> {
     const header = (name: string): string | undefined => exchange.header(name);
     let holdUntilMs: number | undefined;
-    let refusedBy: Generation | undefined;
+    let refusedBy: Target | undefined;
     let refusals = 0;
     while (!exchange.finished) {
-      const claim = worker.claim(exchange.requestId, header);
-      if (claim === undefined) {
+      const lease = worker.claim(exchange.requestId, header);
+      if (lease === undefined) {
         holdUntilMs = await this.#hold(exchange, worker, holdUntilMs);
         continue;
       }
-      const { lease, generation } = claim;
       const outcome = await forward(exchange, lease, { target, returnFailure: true });
       if (outcome.result !== "upstream_failed" || exchange.finished || exchange.answered) return;
       if (!outcome.retriable) return exchange.respond(failure(outcome));
       // Nothing of it was sent: it goes to this generation again, or to the one that comes after it.
-      refusals = refusedBy === generation ? refusals + 1 : 1;
-      refusedBy = generation;
+      refusals = refusedBy === lease.target ? refusals + 1 : 1;
+      refusedBy = lease.target;
       const pauseMs = CONNECT_PAUSES_MS[refusals - 1];
       if (pauseMs === undefined) return exchange.respond(failure(outcome));
       await new Promise<void>((resolve) => this.#options.clock.after(pauseMs, resolve));

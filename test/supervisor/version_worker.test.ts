@@ -273,7 +273,6 @@ async function simulate(input: ConfigInput = {}): Promise<Simulation> {
       log: silentLog,
       events: { emit: (kind, fields) => events.push({ kind, fields: { ...fields } }) },
       metrics: createMetrics(),
-      clock,
     }),
     generations,
     launcher: new Launcher({
