@@ -76,10 +76,10 @@ class Grower {
   }
 }
 
-test("every block is found at every moment of the growth to 400,000", async () => {
+test("every block is found at every moment of the growth to 250,000", async () => {
   const index = await PrefixIndex.create({ blockSize: 16 });
   const grower = new Grower(index, 50);
-  for (let step = 0; grower.blocks < 400_000; step++) {
+  for (let step = 0; grower.blocks < 250_000; step++) {
     grower.add();
     if (step % 3 === 0) grower.cut();
     const chain = grower.chains[grower.below(grower.chains.length)];

@@ -21,7 +21,7 @@ import {
 } from "./records";
 
 const HEADER: usize = 8;
-const ENTRY: usize = 8;
+export const ENTRY: usize = 8;
 
 // @ts-ignore: decorator
 @inline

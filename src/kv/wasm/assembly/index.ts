@@ -12,6 +12,7 @@
 import { reserve, usedBytes } from "./arena";
 import {
   addHolder,
+  ENTRY,
   entryAt,
   entrySlot,
   entryTiers,
@@ -20,7 +21,6 @@ import {
   listAt,
   listCount,
   listMixed,
-  lowerBound,
   removeHolder,
   setTiers,
 } from "./holders";
@@ -167,9 +167,10 @@ export function chainKeys(
 }
 
 // --------------------------------------------------------------------------------------- slots
-// 0 first u32 | 4 count u32 | 8 handle u32 | 12 query u32 (the last look-up that met it)
+// 0 first u32 | 4 count u32 | 8 handle u32 | 12 query u32: the last look-up that followed the lane
+// through slower tiers | 16 its row u32 | 20 the tier it has come to u32 (4 = none is left)
 
-const SLOT_BYTES: usize = 16;
+const SLOT_BYTES: usize = 24;
 const SLOTS: usize = reserve(MAX_SLOTS * SLOT_BYTES);
 
 // @ts-ignore: decorator
@@ -798,20 +799,13 @@ function walkTable(node: u32, locals: usize, batch: u32): u32 {
 let query: u32 = 0;
 let rows: u32 = 0;
 
-// Lanes whose device prefix has ended and whose slower tiers are being followed:
-// 0 slot u32 | 4 row u32 | 8 tier reached u32
-const FOLLOWED_BYTES: usize = 12;
-const FOLLOWED: usize = reserve(MAX_SLOTS * FOLLOWED_BYTES);
-
 // @ts-ignore: decorator
 @inline
 function rowAt(row: u32): usize {
   return MATCHES + <usize>row * MATCH_BYTES;
 }
 
-function addRow(slot: u32, blocks: u32): u32 {
-  const handle = load<u32>(slotAt(slot), 8);
-  if (handle == 0) return rows;
+function addRow(handle: u32, blocks: u32): u32 {
   const at = rowAt(rows);
   store<u32>(at, handle);
   store<u32>(at, blocks, 4);
@@ -819,13 +813,6 @@ function addRow(slot: u32, blocks: u32): u32 {
   store<u32>(at, blocks, 12);
   store<u32>(at, blocks, 16);
   return rows++;
-}
-
-/** Writes the depth of all tiers from `tier` on. */
-// @ts-ignore: decorator
-@inline
-function endTiers(row: u32, tier: u32, blocks: u32): void {
-  for (; tier < 4; tier++) store<u32>(rowAt(row) + 4 + (<usize>tier << 2), blocks);
 }
 
 /** The first tier from `tier` on that is in `tiers`; those passed over end at `blocks`. */
@@ -853,85 +840,65 @@ function holderSlot(holders: u32, index: u32): u32 {
     : entrySlot(entryAt(listAt(holders), index));
 }
 
-function tiersOn(holders: u32, slot: u32): u32 {
-  if (isSingle(holders)) {
-    return slotOf(holdingAt(holders & NUMBER_MASK)) == slot ? holders >>> 28 : 0;
-  }
-  const list = listAt(holders);
-  const index = lowerBound(list, slot);
-  if (index >= listCount(list)) return 0;
-  const entry = entryAt(list, index);
-  return entrySlot(entry) == slot ? entryTiers(entry) : 0;
-}
-
 // @ts-ignore: decorator
 @inline
 function lacksDeviceSomewhere(holders: u32): bool {
   return isSingle(holders) ? ((holders >>> 28) & 1) == 0 : listMixed(listAt(holders)) != 0;
 }
 
+/** Lanes that are being followed through slower tiers. */
 let followed: u32 = 0;
 
+/** Takes note of the tiers in which a lane holds the block after the first `blocks`. */
 function follow(slot: u32, tiers: u32, blocks: u32): void {
   const at = slotAt(slot);
-  if ((tiers & 1) != 0 || load<u32>(at, 12) == query) return;
-  store<u32>(at, query, 12);
-  if (load<u32>(at, 8) == 0) return;
-  const row = addRow(slot, blocks);
+  if (load<u32>(at, 12) == query) {
+    const tier = load<u32>(at, 20);
+    if (tier == 4 || ((tiers >> tier) & 1) != 0) return;
+    const next = descend(load<u32>(at, 16), tier, tiers, blocks);
+    store<u32>(at, next, 20);
+    if (next == 4) followed--;
+    return;
+  }
+  const handle = load<u32>(at, 8);
+  if ((tiers & 1) != 0 || handle == 0) return;
+  const row = addRow(handle, blocks);
   const tier = descend(row, 0, tiers, blocks);
-  if (tier == 4) return;
-  const entry = FOLLOWED + <usize>followed * FOLLOWED_BYTES;
-  store<u32>(entry, slot);
-  store<u32>(entry, row, 4);
-  store<u32>(entry, tier, 8);
-  followed++;
+  store<u32>(at, query, 12);
+  store<u32>(at, row, 16);
+  store<u32>(at, tier, 20);
+  if (tier != 4) followed++;
 }
 
-/** Rows of all lanes that hold some block of the path outside the device, tier by tier. */
+/** Rows of all lanes that hold some block of the path outside the device, but for their ends. */
 function matchTiers(): void {
   followed = 0;
   for (let i: u32 = 0; i < depth; i++) {
     const holders = nodeHolders(nodeAt(load<u32>(path + (<usize>i << 2))));
-    const lacking = lacksDeviceSomewhere(holders);
-    if (followed == 0 && !lacking) continue;
-    let kept: u32 = 0;
-    for (let f: u32 = 0; f < followed; f++) {
-      const entry = FOLLOWED + <usize>f * FOLLOWED_BYTES;
-      const slot = load<u32>(entry);
-      const row = load<u32>(entry, 4);
-      const from = load<u32>(entry, 8);
-      const tiers = tiersOn(holders, slot);
-      const tier = descend(row, from, tiers, i);
-      if (tier == 4) continue;
-      const to = FOLLOWED + <usize>kept * FOLLOWED_BYTES;
-      store<u32>(to, slot);
-      store<u32>(to, row, 4);
-      store<u32>(to, tier, 8);
-      kept++;
-    }
-    followed = kept;
-    if (!lacking) continue;
+    if (followed == 0 && !lacksDeviceSomewhere(holders)) continue;
     if (isSingle(holders)) {
       follow(slotOf(holdingAt(holders & NUMBER_MASK)), holders >>> 28, i);
-    } else {
-      const list = listAt(holders);
-      const count = listCount(list);
-      for (let e: u32 = 0; e < count; e++) {
-        const entry = entryAt(list, e);
-        follow(entrySlot(entry), entryTiers(entry), i);
-      }
+      continue;
     }
-  }
-  for (let f: u32 = 0; f < followed; f++) {
-    const entry = FOLLOWED + <usize>f * FOLLOWED_BYTES;
-    endTiers(load<u32>(entry, 4), load<u32>(entry, 8), depth);
+    const list = listAt(holders);
+    const end = entryAt(list, listCount(list));
+    for (let entry = entryAt(list, 0); entry < end; entry += ENTRY) {
+      follow(entrySlot(entry), entryTiers(entry), i);
+    }
   }
 }
 
+/** A lane holds `blocks` blocks of the path and no more. */
 // @ts-ignore: decorator
 @inline
-function addPlain(slot: u32, blocks: u32): void {
-  if (load<u32>(slotAt(slot), 12) != query) addRow(slot, blocks);
+function endLane(slot: u32, blocks: u32): void {
+  const at = slotAt(slot);
+  if (load<u32>(at, 12) == query) {
+    descend(load<u32>(at, 16), load<u32>(at, 20), 0, blocks);
+  } else {
+    const handle = load<u32>(at, 8);
+    if (handle != 0) addRow(handle, blocks);
+  }
 }
 
 /** Ends the walk; returns the number of rows (handle, device, host, disk, external; u32 each). */
@@ -949,7 +916,7 @@ export function matchEnd(): u32 {
   if (mixed) matchTiers();
   let below = nodeHolders(nodeAt(load<u32>(path + (<usize>(depth - 1) << 2))));
   let belowCount = holdersCount(below);
-  for (let i: u32 = 0; i < belowCount; i++) addPlain(holderSlot(below, i), depth);
+  for (let i: u32 = 0; i < belowCount; i++) endLane(holderSlot(below, i), depth);
   for (let d = depth - 1; d > 0; d--) {
     const above = nodeHolders(nodeAt(load<u32>(path + (<usize>(d - 1) << 2))));
     const aboveCount = holdersCount(above);
@@ -969,7 +936,7 @@ export function matchEnd(): u32 {
           high = middle;
         }
       }
-      addPlain(holderSlot(above, low), d);
+      endLane(holderSlot(above, low), d);
       missing++;
       from = low + 1;
     }
