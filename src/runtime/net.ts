@@ -1,7 +1,13 @@
 /** Byte sockets over `node:net`. */
 
 import { Buffer } from "node:buffer";
-import { connect, createServer, type NetConnectOpts, type Socket } from "node:net";
+import {
+  connect,
+  createServer,
+  type NetConnectOpts,
+  Socket,
+  type SocketConstructorOpts,
+} from "node:net";
 import { listenOn } from "./net_listen.ts";
 import { connectFailure } from "./net_connect_error.ts";
 import { plainAddress } from "./plain_address.ts";
@@ -25,9 +31,9 @@ async function listen(
   options: ListenOptions,
   accept: (socket: ByteSocket) => void,
 ): Promise<Listener> {
-  const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => {
-    accept(new AcceptedSocket(socket));
-  });
+  // Paused, so that no byte is read before the socket reads into our buffer.
+  const accepting = { allowHalfOpen: true, noDelay: true, pauseOnConnect: true };
+  const server = createServer(accepting, (socket) => accept(acceptedSocket(socket)));
   const address = await listenOn(server, options);
   // An error of one accept (no descriptors left, say) must not end the process.
   server.on("error", () => {});
@@ -44,13 +50,7 @@ async function listen(
 function connectTo(address: Address, options: { timeoutMs: number }): Promise<ByteSocket> {
   return new Promise((resolve, reject) => {
     let made: NetSocket | undefined;
-    const onread = {
-      buffer: READ_BUFFER,
-      callback: (length: number) => {
-        made?.received(READ_BUFFER.subarray(0, length));
-        return true;
-      },
-    };
+    const onread = readInto(() => made);
     const target: NetConnectOpts = address.kind === "unix"
       ? { path: address.path, allowHalfOpen: true, onread }
       : { host: address.host, port: address.port, allowHalfOpen: true, noDelay: true, onread };
@@ -74,10 +74,43 @@ function connectTo(address: Address, options: { timeoutMs: number }): Promise<By
 }
 
 /**
- * All connected sockets read into this one buffer: each read is handed on, and used, before the next
+ * All sockets read into this one buffer: each read is handed on, and used, before the next
  * one of any socket can begin. Saves an allocation of 64 KiB a read.
  */
 const READ_BUFFER = new Uint8Array(65536);
+
+/** The `onread` option of a socket: its bytes come through the shared buffer. */
+function readInto(owner: () => NetSocket | undefined) {
+  return {
+    buffer: READ_BUFFER,
+    callback: (length: number) => {
+      owner()?.received(READ_BUFFER.subarray(0, length));
+      return true;
+    },
+  };
+}
+
+/**
+ * `onread` is an option of `connect` but not of a server, so an accepted socket's handle is put into
+ * a new Socket that has it; where there is no such handle, the socket is read as a stream. (8 instead
+ * of 14 KiB a connection on Node, 14 instead of 23 on Deno, and 1.5 us less a message on both.)
+ */
+function acceptedSocket(socket: Socket): NetSocket {
+  const handle = takeHandle(socket);
+  if (handle === undefined) return new StreamSocket(socket);
+  const options = { handle, allowHalfOpen: true, onread: readInto(() => made) };
+  const made: NetSocket = new NetSocket(new Socket(options as SocketConstructorOpts));
+  return made;
+}
+
+/** The handle under a socket, which is without it then; undefined if there is none to take. */
+function takeHandle(socket: Socket): object | undefined {
+  const inner = socket as unknown as { _handle?: object | null };
+  const handle = inner._handle ?? undefined;
+  if (typeof handle !== "object") return undefined;
+  inner._handle = null;
+  return handle;
+}
 
 const SCRATCH_BYTES = 16_384;
 /** Where small writes are put together; ours again as soon as the kernel has taken the bytes. */
@@ -90,7 +123,7 @@ function putTogether(all: Buffer, before: string, bytes: Uint8Array, after: stri
   if (after.length > 0) all.write(after, before.length + bytes.length, "latin1");
 }
 
-class NetSocket implements ByteSocket {
+class NetSocket implements ByteSocket, StreamBacked {
   protected readonly stream: Socket;
   protected readonly listeners: [string, (chunk: Uint8Array) => void][] = [];
   #handlers: SocketHandlers | undefined;
@@ -145,7 +178,7 @@ class NetSocket implements ByteSocket {
     this.stream.on(event, listener);
   }
 
-  /** Connected sockets have been reading into the buffer since they were made. */
+  /** Reading into the shared buffer has begun with the socket. */
   protected startReading(): void {}
 
   received(chunk: Uint8Array): void {
@@ -174,6 +207,17 @@ class NetSocket implements ByteSocket {
     return hasRoom;
   }
 
+  /** See StreamBacked. Deno's `node:http2` does not read from a socket with a buffer of its own. */
+  takeStream(early: Uint8Array): Socket | undefined {
+    if ("Deno" in globalThis) return undefined;
+    for (const [event, listener] of this.listeners) this.stream.off(event, listener);
+    const handle = takeHandle(this.stream);
+    if (handle === undefined) return undefined;
+    const fresh = new Socket({ handle, allowHalfOpen: true } as SocketConstructorOpts);
+    if (early.length > 0) fresh.unshift(early);
+    return fresh;
+  }
+
   pause(): void {
     this.stream.pause();
   }
@@ -194,20 +238,10 @@ class NetSocket implements ByteSocket {
   }
 }
 
-/** A socket of a listener: a stream that can be given away, since a client may speak HTTP/2. */
-class AcceptedSocket extends NetSocket implements StreamBacked {
+/** A socket that is read as a stream. */
+class StreamSocket extends NetSocket {
   protected override startReading(): void {
     this.on("data", (chunk: Uint8Array) => this.received(chunk));
-  }
-
-  /** See StreamBacked. */
-  takeStream(early: Uint8Array): Socket {
-    const socket = this.stream;
-    socket.pause();
-    for (const [event, listener] of this.listeners) socket.off(event, listener);
-    // Half-open connections are of no use to HTTP/2, and nobody would end them.
-    socket.allowHalfOpen = false;
-    if (early.length > 0) socket.unshift(early);
-    return socket;
+    this.stream.resume();
   }
 }

@@ -4,14 +4,20 @@ import { Buffer } from "node:buffer";
 import { Duplex } from "node:stream";
 import type { ByteSocket } from "./runtime.ts";
 
-/** A socket that has a stream of the runtime's own underneath, and can give it away. */
+/** A socket that may have a stream of the runtime's own underneath, and can give it away. */
 export interface StreamBacked {
-  /** Gives the stream away, with `early` put back in front; the ByteSocket must not be used again. */
-  takeStream(early: Uint8Array): Duplex;
+  /**
+   * Gives the stream away, with `early` put back in front; the ByteSocket must not be used again.
+   * Undefined when it cannot: the socket stays as it is.
+   */
+  takeStream(early: Uint8Array): Duplex | undefined;
 }
 
 /** The socket as a stream which begins with `early`. The socket is the stream's from now on. */
-export function socketStream(socket: ByteSocket & Partial<StreamBacked>, early: Uint8Array) {
+export function socketStream(
+  socket: ByteSocket & Partial<StreamBacked>,
+  early: Uint8Array,
+): Duplex {
   return socket.takeStream?.(early) ?? new SocketStream(socket, early);
 }
 
