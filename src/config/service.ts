@@ -8,13 +8,15 @@ import { versionsSchema } from "./versions.ts";
 
 const MOUNT_ALLOWED = 'a path such as "/" or "/v1": no trailing slash, no "..", "//", "?" or "#"';
 
-const UPSTREAM_ALLOWED = '"http://host:port" without a path, or "unix:/path"';
+const UPSTREAM_ALLOWED =
+  '"http://host:port" without a path ("h2c://..." for HTTP/2 in the clear), or "unix:/path"';
 
 function isUpstream(value: string): boolean {
   if (value.startsWith("unix:")) return value.length > "unix:".length;
   if (!URL.canParse(value)) return false;
   const { protocol, hostname, pathname, search, hash, username, password } = new URL(value);
-  return protocol === "http:" && hostname !== "" && pathname === "/" &&
+  return (protocol === "http:" || protocol === "h2c:") && hostname !== "" &&
+    (pathname === "/" || pathname === "") &&
     search + hash + username + password === "";
 }
 

@@ -11,6 +11,7 @@ import { type Clock, ConnectFailed, type Runtime } from "../runtime/runtime.ts";
 import type { ClientSide, Framing, RequestSink } from "./client_side.ts";
 import { Deadlines } from "./deadlines.ts";
 import type { Forward, ForwardOptions, ForwardOutcome } from "./exchange.ts";
+import { H2Forwarder } from "./h2_forward.ts";
 import {
   bit,
   CONTENT_LENGTH,
@@ -22,6 +23,7 @@ import {
   X_BATON_GENERATION,
   X_REQUEST_ID,
 } from "./head.ts";
+import { CONNECT_PAUSES_MS, IDEMPOTENT } from "./retry_rules.ts";
 import type { Lease, Target } from "./target.ts";
 import { DEFAULT_TIMEOUTS, type Timeouts } from "./timeouts.ts";
 import { Tunnel, type TunnelOptions } from "./tunnel.ts";
@@ -33,7 +35,7 @@ import {
 } from "./upstream.ts";
 
 export interface ForwardSetup {
-  readonly runtime: Pick<Runtime, "net" | "wire" | "clock">;
+  readonly runtime: Pick<Runtime, "net" | "wire" | "clock" | "http2">;
   readonly timeouts?: Partial<Timeouts>;
   /** How long an idle connection to a target is kept (default 4 s; children allow 5 s and more). */
   readonly idleConnectionMs?: number;
@@ -50,15 +52,15 @@ export interface ForwardSetup {
   readonly deadlines?: Deadlines;
 }
 
-const CONNECT_PAUSES_MS = [0, 25, 100] as const;
-/** Methods that may be sent again when nothing tells whether the first time counted (RFC 9110 9.2.2). */
-const IDEMPOTENT = new Set(["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PROPFIND", "REPORT"]);
 const MOST_REPLAY_BYTES = 65536;
 
 /** One forwarder, with the connection pools of all targets. */
 export function createForward(setup: ForwardSetup): Forward {
   const engine = new Engine(setup);
   return (exchange, lease, options) => {
+    if (lease.target.protocol === "h2c") {
+      return engine.http2.forward(exchange as ClientSide, lease, options ?? {});
+    }
     return new Promise((resolve) => {
       new Relay(engine, exchange as ClientSide, lease, options ?? {}, resolve).start();
     });
@@ -71,6 +73,8 @@ class Engine {
   readonly timeouts: Timeouts;
   readonly connectTries: number;
   readonly showGeneration: boolean;
+  /** For targets that speak HTTP/2. */
+  readonly http2: H2Forwarder;
   readonly tunnels: Pick<TunnelOptions, "deadlines" | "now" | "halfClosedMs">;
   readonly #pools = new WeakMap<Target, UpstreamPool>();
   readonly #upstream: UpstreamOptions;
@@ -84,6 +88,15 @@ class Engine {
     const deadlines = setup.deadlines ?? new Deadlines(runtime.clock);
     const now = () => runtime.clock.monotonic();
     this.tunnels = { deadlines, now, halfClosedMs: setup.halfClosedMs ?? 30_000 };
+    this.http2 = new H2Forwarder({
+      runtime,
+      deadlines,
+      timeouts: this.timeouts,
+      connectTries: this.connectTries,
+      showGeneration: this.showGeneration,
+      idleMs: setup.idleConnectionMs ?? 4000,
+      headLimitBytes: setup.answerHeadBytes ?? 65536,
+    });
     this.#upstream = {
       net: runtime.net,
       latin1: runtime.wire.latin1,

@@ -11,7 +11,7 @@ import { Target } from "./target.ts";
 export interface UpstreamServiceOptions {
   readonly name: string;
   readonly mounts: readonly string[];
-  /** `http://host:port` or `unix:/path`. */
+  /** `http://host:port`, `h2c://host:port` (HTTP/2 with prior knowledge) or `unix:/path`. */
   readonly url: string;
   readonly clock: Pick<Clock, "monotonic">;
 }
@@ -26,8 +26,13 @@ export class UpstreamService implements Service {
     this.name = options.name;
     this.mounts = options.mounts;
     this.#clock = options.clock;
-    const address = upstreamAddress(options.url);
-    this.target = new Target({ service: options.name, version: "-", generation: 1, address });
+    this.target = new Target({
+      service: options.name,
+      version: "-",
+      generation: 1,
+      address: upstreamAddress(options.url),
+      protocol: options.url.startsWith("h2c:") ? "h2c" : "http/1.1",
+    });
   }
 
   /** The lease is taken in this turn; a failure before any byte of an answer becomes 502 or 504. */
@@ -44,7 +49,8 @@ export class UpstreamService implements Service {
 export function upstreamAddress(url: string): Address {
   if (url.startsWith("unix:")) return { kind: "unix", path: url.slice("unix:".length) };
   const { protocol, hostname, port, pathname, search, hash, username } = new URL(url);
-  const plain = protocol === "http:" && pathname === "/" && search + hash + username === "";
+  const isKnown = protocol === "http:" || protocol === "h2c:";
+  const plain = isKnown && (pathname === "/" || pathname === "") && search + hash + username === "";
   if (!plain) throw new RangeError(`no upstream: ${url}`);
   return {
     kind: "tcp",

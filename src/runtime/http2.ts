@@ -23,7 +23,9 @@ import {
   type Http2ServerStream,
   type Http2StreamHandlers,
 } from "./http2_contract.ts";
-import type { ByteSocket } from "./runtime.ts";
+import { connect, type Socket } from "node:net";
+import { connectFailure } from "./net_connect_error.ts";
+import { type Address, type ByteSocket, ConnectFailed } from "./runtime.ts";
 import { socketStream } from "./socket_stream.ts";
 
 /** Bytes that a connection may be ahead of us, all streams together; for one it is nghttp2's 64 KiB. */
@@ -43,7 +45,11 @@ const EMPTY = new Uint8Array(0);
 export function createHttp2(): Http2 {
   return {
     serve: (socket, early, limits, handlers) => new Server(socket, early, limits, handlers),
-    connect: (socket, limits) => new Client(socket, limits),
+    connect: async (address, options) => {
+      const client = new Client(await dial(address, options), options);
+      await client.settled(options.timeoutMs);
+      return client;
+    },
   };
 }
 
@@ -131,8 +137,9 @@ class Body<S extends Http2Stream> {
   }
 
   #end(): void {
-    // A reset ends the readable side too, and is not the end of a message.
-    if (this.#hasEnded || this.stream.aborted || (this.stream.rstCode ?? 0) !== 0) return;
+    // A reset, or the loss of the connection, ends the readable side too: then it is destroyed
+    // already, and this is not the end of a message. (Deno leaves the code at 0 then.)
+    if (this.#hasEnded || this.stream.destroyed || (this.stream.rstCode ?? 0) !== 0) return;
     this.#hasEnded = true;
     this.#handlers?.end(this.#receivedTrailers);
   }
@@ -247,7 +254,10 @@ class Server implements Http2ServerSession {
     handlers: Http2ServerHandlers,
   ) {
     this.#handlers = handlers;
-    this.#session = http2.performServerHandshake(socketStream(socket, early), {
+    const stream = socketStream(socket, early);
+    // Half-open connections are of no use to HTTP/2, and nobody would end them.
+    stream.allowHalfOpen = false;
+    this.#session = http2.performServerHandshake(stream, {
       maxHeaderListPairs: MOST_FIELDS,
       settings: {
         maxConcurrentStreams: limits.streams,
@@ -324,6 +334,28 @@ function flatten(headers: Readonly<Record<string, unknown>>): string[] {
 
 // -------------------------------------------------------------------------------------- client
 
+function dial(address: Address, options: { readonly timeoutMs: number }): Promise<Socket> {
+  return new Promise((resolve, reject) => {
+    const socket = address.kind === "unix"
+      ? connect({ path: address.path })
+      : connect({ host: address.host, port: address.port, noDelay: true });
+    const timer = setTimeout(() => {
+      socket.destroy();
+      reject(new ConnectFailed("timeout", `no connection within ${options.timeoutMs} ms`));
+    }, options.timeoutMs);
+    const failed = (error: Error) => {
+      clearTimeout(timer);
+      reject(connectFailure(address, error));
+    };
+    socket.once("error", failed);
+    socket.once("connect", () => {
+      clearTimeout(timer);
+      socket.off("error", failed);
+      resolve(socket);
+    });
+  });
+}
+
 class Client implements Http2ClientSession {
   readonly #session: ClientHttp2Session;
   readonly #roomListeners: (() => void)[] = [];
@@ -331,10 +363,9 @@ class Client implements Http2ClientSession {
   #streams = 0;
   #isGoingAway = false;
 
-  constructor(socket: ByteSocket, limits: Pick<Http2Limits, "headerBytes">) {
-    const stream = socketStream(socket, new Uint8Array(0));
+  constructor(socket: Socket, limits: Pick<Http2Limits, "headerBytes">) {
     this.#session = http2.connect("http://target", {
-      createConnection: () => stream,
+      createConnection: () => socket,
       maxHeaderListPairs: MOST_FIELDS,
       settings: { enablePush: false, maxHeaderListSize: limits.headerBytes },
     });
@@ -353,6 +384,25 @@ class Client implements Http2ClientSession {
 
   get streams(): number {
     return this.#streams;
+  }
+
+  /** Waits until the other side has said how many streams it takes. Rejects with ConnectFailed. */
+  settled(timeoutMs: number): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const fail = (reason: "timeout" | "other") => {
+        this.destroy();
+        reject(new ConnectFailed(reason, "no HTTP/2 settings from the other side"));
+      };
+      const timer = setTimeout(() => fail("timeout"), timeoutMs);
+      this.#session.once("remoteSettings", () => {
+        clearTimeout(timer);
+        resolve();
+      });
+      this.onClose(() => {
+        clearTimeout(timer);
+        fail("other");
+      });
+    });
   }
 
   get room(): number {
@@ -411,6 +461,9 @@ class Client implements Http2ClientSession {
 }
 
 class ClientStream extends Body<ClientHttp2Stream> {
+  #hasHead = false;
+  #wantsPause = false;
+
   constructor(stream: ClientHttp2Stream, mayTrail: boolean, handlers: Http2ClientHandlers) {
     super(stream);
     stream.on("headers", (headers, _flags, raw?: string[]) => {
@@ -419,7 +472,21 @@ class ClientStream extends Body<ClientHttp2Stream> {
     stream.on("response", (headers, flags, raw?: string[]) => {
       const { fields } = parse(raw ?? flatten(headers));
       handlers.head(Number(headers[":status"]), fields, (flags & END_STREAM) !== 0);
+      this.#hasHead = true;
+      if (!this.#wantsPause) stream.resume();
     });
     this.attach(handlers, mayTrail);
+    // Deno tells of the first bytes of a body before it tells of the head.
+    stream.pause();
+  }
+
+  override pause(): void {
+    this.#wantsPause = true;
+    if (this.#hasHead) super.pause();
+  }
+
+  override resume(): void {
+    this.#wantsPause = false;
+    if (this.#hasHead) super.resume();
   }
 }

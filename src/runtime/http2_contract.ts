@@ -5,7 +5,7 @@
  * without the pseudo fields. Bodies are pushed; both directions have flow control.
  */
 
-import type { ByteSocket } from "./runtime.ts";
+import type { Address, ByteSocket } from "./runtime.ts";
 
 export interface Http2Limits {
   /** Streams that the other side may have open at once. */
@@ -131,6 +131,9 @@ export interface Http2 {
     limits: Http2Limits,
     handlers: Http2ServerHandlers,
   ): Http2ServerSession;
-  /** Begins HTTP/2 with prior knowledge on a fresh socket. */
-  connect(socket: ByteSocket, limits: Pick<Http2Limits, "headerBytes">): Http2ClientSession;
+  /** Connects and begins HTTP/2 with prior knowledge. Rejects with `ConnectFailed`. */
+  connect(
+    address: Address,
+    options: Pick<Http2Limits, "headerBytes"> & { readonly timeoutMs: number },
+  ): Promise<Http2ClientSession>;
 }

@@ -132,6 +132,7 @@ export class Rollout {
       number,
       build,
       clock: runtime.clock,
+      protocol: context.config.childProtocol,
       onMove,
     });
     generations.add(generation);

@@ -1,0 +1,86 @@
+/**
+ * HTTP/2 sessions (prior knowledge) with one target: normally one, more while its streams are full.
+ *
+ * When the target retires its sessions take no more requests and end with their last stream.
+ */
+
+import type { Http2ClientSession } from "../runtime/http2_contract.ts";
+import type { Runtime } from "../runtime/runtime.ts";
+import type { Deadlines, Timed } from "./deadlines.ts";
+import type { Target } from "./target.ts";
+
+export interface H2SessionOptions {
+  readonly runtime: Pick<Runtime, "http2" | "clock">;
+  readonly deadlines: Deadlines;
+  /** How long a session without streams is kept. */
+  readonly idleMs: number;
+  readonly headLimitBytes: number;
+}
+
+/** A session and how often it was used: a fresh one is never stale. */
+export class H2Session implements Timed {
+  deadlineMs = Infinity;
+  uses = 0;
+  readonly session: Http2ClientSession;
+
+  constructor(session: Http2ClientSession) {
+    this.session = session;
+  }
+
+  onDeadline(): void {
+    this.deadlineMs = Infinity;
+    if (this.session.streams === 0) this.session.close();
+  }
+}
+
+export class H2Sessions {
+  readonly #options: H2SessionOptions;
+  readonly #target: Target;
+  readonly #sessions = new Set<H2Session>();
+  #connecting: Promise<H2Session> | undefined;
+
+  constructor(target: Target, options: H2SessionOptions) {
+    this.#target = target;
+    this.#options = options;
+    target.onRetire(() => {
+      for (const { session } of this.#sessions) session.close();
+    });
+  }
+
+  get open(): number {
+    return this.#sessions.size;
+  }
+
+  /** A session that takes one more request now. */
+  take(): H2Session | undefined {
+    for (const one of this.#sessions) if (one.session.room > 0) return one;
+    return undefined;
+  }
+
+  /** A new session; all who ask at the same time share one. Rejects with ConnectFailed. */
+  connect(timeoutMs: number): Promise<H2Session> {
+    this.#connecting ??= this.#connect(timeoutMs).finally(() => {
+      this.#connecting = undefined;
+    });
+    return this.#connecting;
+  }
+
+  async #connect(timeoutMs: number): Promise<H2Session> {
+    const { runtime, deadlines, idleMs, headLimitBytes } = this.#options;
+    const limits = { timeoutMs, headerBytes: headLimitBytes };
+    const session = await runtime.http2.connect(this.#target.address, limits);
+    const one = new H2Session(session);
+    this.#sessions.add(one);
+    deadlines.add(one);
+    session.onClose(() => {
+      this.#sessions.delete(one);
+      deadlines.remove(one);
+    });
+    session.onRoom(() => {
+      if (session.streams > 0) return;
+      // A retired target's session was told to close, and would be kept open by nobody.
+      one.deadlineMs = this.#target.retired ? 0 : runtime.clock.monotonic() + idleMs;
+    });
+    return one;
+  }
+}
