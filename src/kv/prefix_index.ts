@@ -21,7 +21,10 @@ import { IndexModule } from "./wasm/load.ts";
 export interface PrefixIndexOptions {
   /** Tokens in a block. */
   readonly blockSize: number;
-  /** Most (block, lane) pairs to keep; beyond it the least recently used ends of sequences go. */
+  /**
+   * Most (block, lane) pairs to keep; beyond it the least recently used ends of sequences go. Without
+   * it, what comes beyond 60 million is refused.
+   */
   readonly maxBlocks?: number;
 }
 

@@ -169,6 +169,19 @@ test("kv 72, 73, 74: ranks of one worker are lanes of their own", async () => {
   assert.equal(f.query([1, 2, 3]), { 1: 3 });
 });
 
+test("kv 75: a clear comes after what was applied before it, and before what comes after", async () => {
+  const f = await Fixture.create(2);
+  for (let round = 0; round < 50; round++) {
+    f.store(0, range(1, 100));
+    f.store(1, range(1, 100));
+    f.clear(0);
+    f.store(0, range(1, 1 + round));
+    assert.equal(f.query(range(1, 100)), { 0: 1 + round, 1: 100 });
+    f.clear(0);
+  }
+  assert.equal(f.query(range(1, 100)), { 1: 100 });
+});
+
 test("kv 76, 77: a continuation by its parent, and chains that have nothing in common", async () => {
   const f = await Fixture.create();
   f.store(0, [1, 2, 3]);
@@ -375,6 +388,16 @@ test("kv 100, 167: a block that is its own parent is refused and clears nothing"
   assert.equal(f.query([1, 2, 3, 4]), { 0: 2 });
 });
 
+test("kv 101: a linear chain is one run of rows", async () => {
+  const f = await Fixture.create();
+  f.store(0, range(1, 50));
+  f.store(0, range(1, 100), 50);
+  const { count, parents, engines } = f.index.snapshot(f.lane(0));
+  assert.is(count, 100);
+  assert.equal([...parents], range(-1, 98));
+  assert.equal([...engines], [...names(range(1, 100))]);
+});
+
 test("kv 102, 103, 104: the order inside a removal does not matter, nor do repeats or strangers", async () => {
   const paths = [range(1, 4), range(1, 2)];
   for (const order of [paths, [...paths].reverse()]) {
@@ -553,7 +576,7 @@ test("a block under a new engine hash replaces the old one and what was below it
   assert.is(f.remove(0, [[1]]).unknownBlocks, 1);
 });
 
-test("events of a closed lane change nothing", async () => {
+test("kv 88: a lane may be closed twice, and its events change nothing afterwards", async () => {
   const f = await Fixture.create();
   f.store(0, [1]);
   f.index.closeLane(f.lane(0));

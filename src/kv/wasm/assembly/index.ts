@@ -316,6 +316,8 @@ export function release(slot: u32, budget: u32): u32 {
 // ----------------------------------------------------------------------------------- the bound
 
 let bound: u32 = 0;
+/** Without a bound of its own an index ends here, before 4 GiB of memory do. */
+const MOST_HOLDINGS: u32 = 60_000_000;
 let epochLeft: u32 = 0;
 let hand: u32 = 0;
 /** The block above the last one evicted, and how old that one was. */
@@ -453,6 +455,9 @@ function put(
       }
       if (node != 0) node = findEdge(tag, parentNode, local);
     }
+  } else if (holdingsLive >= MOST_HOLDINGS) {
+    bump(FULL);
+    return 0;
   }
   const fresh = node == 0;
   if (fresh) {
