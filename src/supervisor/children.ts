@@ -116,6 +116,16 @@ export class Children {
     await this.#save();
   }
 
+  /** Of what an earlier Baton recorded only those that were found alive are of further use. */
+  async keepOnly(
+    alive: readonly { readonly version: string; readonly generation: number }[],
+  ): Promise<void> {
+    const keys = new Set(alive.map((one) => keyOf(one.version, one.generation)));
+    const gone = [...this.#records.keys()].filter((key) => !keys.has(key));
+    for (const key of gone) this.#records.delete(key);
+    if (gone.length > 0) await this.#save();
+  }
+
   /** Forgets a child that was reaped. */
   async remove(version: string, generation: number): Promise<void> {
     if (this.#records.delete(keyOf(version, generation))) await this.#save();

@@ -9,8 +9,9 @@
 
 import type { Log } from "../observe/log.ts";
 import type { Runtime } from "../runtime/runtime.ts";
-import { CHILD_VARIABLE } from "./children.ts";
+import { CHILD_VARIABLE, type Children } from "./children.ts";
 import { messageOf } from "./failure.ts";
+import type { Reports } from "./reports.ts";
 import type { ChildRecord } from "./state.ts";
 import { sleep } from "./wait.ts";
 
@@ -52,33 +53,68 @@ export async function findOrphans(
   return [...byGroup.values()];
 }
 
-/** Ends an orphan's group: SIGTERM, SIGKILL after the grace. True when no process of it is left. */
-export async function endOrphan(
-  runtime: OrphanRuntime,
-  log: Log,
-  orphan: Orphan,
-  graceMs: number,
-): Promise<boolean> {
-  const { group } = orphan;
-  log.warn("orphan_found", { ...orphan });
-  const startMs = runtime.clock.monotonic();
-  send(runtime, group, "SIGTERM");
-  let killed = false;
-  for (;;) {
-    if ((await runtime.processes.groupMembers(group)).length === 0) {
-      log.info("orphan_ended", { ...orphan, killed });
-      return true;
+/** The orphans of one service, until each has ended. */
+export class Orphans {
+  readonly #runtime: OrphanRuntime;
+  readonly #reports: Reports;
+  readonly #children: Children;
+  readonly #left: Set<Orphan>;
+  #graceMs: number;
+
+  constructor(
+    runtime: OrphanRuntime,
+    reports: Reports,
+    children: Children,
+    found: readonly Orphan[],
+    graceMs: number,
+  ) {
+    this.#runtime = runtime;
+    this.#reports = reports;
+    this.#children = children;
+    this.#left = new Set(found);
+    this.#graceMs = graceMs;
+    if (found.length > 0) reports.orphans(found.length);
+  }
+
+  of(version: string): Orphan[] {
+    return [...this.#left].filter((orphan) => orphan.version === version);
+  }
+
+  /** Ends all of them side by side; `onEnd` is told of each version that one is gone from. */
+  async endAll(onEnd: (version: string) => void): Promise<void> {
+    await Promise.all([...this.#left].map(async (orphan) => {
+      this.#reports.tell("warn", "orphan_found", orphan.version, { ...orphan });
+      const ended = await this.#end(orphan.group).catch(() => false);
+      const level = ended ? "info" : "error";
+      this.#reports.tell(level, "orphan_ended", orphan.version, { ...orphan, ended });
+      this.#left.delete(orphan);
+      await this.#children.remove(orphan.version, orphan.generation);
+      onEnd(orphan.version);
+    }));
+  }
+
+  /** Those that are still there get SIGKILL now: Baton itself is about to end. */
+  hurry(): void {
+    this.#graceMs = 0;
+    for (const { group } of this.#left) send(this.#runtime, group, "SIGKILL");
+  }
+
+  /** SIGTERM to the group, SIGKILL after the grace. True when no process of it is left. */
+  async #end(group: number): Promise<boolean> {
+    const { clock, processes } = this.#runtime;
+    const startMs = clock.monotonic();
+    send(this.#runtime, group, "SIGTERM");
+    let killed = false;
+    while ((await processes.groupMembers(group)).length > 0) {
+      const waitedMs = clock.monotonic() - startMs;
+      if (!killed && waitedMs >= this.#graceMs) {
+        send(this.#runtime, group, "SIGKILL");
+        killed = true;
+      }
+      if (killed && waitedMs >= this.#graceMs + KILL_WAIT_MS) return false;
+      await sleep(clock, POLL_MS);
     }
-    const waitedMs = runtime.clock.monotonic() - startMs;
-    if (!killed && waitedMs >= graceMs) {
-      send(runtime, group, "SIGKILL");
-      killed = true;
-    }
-    if (killed && waitedMs >= graceMs + KILL_WAIT_MS) {
-      log.error("orphan_not_ended", { ...orphan });
-      return false;
-    }
-    await sleep(runtime.clock, POLL_MS);
+    return true;
   }
 }
 

@@ -7,7 +7,7 @@
  */
 
 import type { VersionsConfig } from "../config/versions.ts";
-import { isDevshardBinary } from "../config/versions.ts";
+import { overlapRule } from "../config/versions.ts";
 import { BatonError } from "../errors.ts";
 import type { Log } from "../observe/log.ts";
 import type { Metrics } from "../observe/metrics.ts";
@@ -16,7 +16,6 @@ import type { Service } from "../proxy/routes.ts";
 import type { Target } from "../proxy/target.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import { Builds } from "./builds.ts";
-import type { DesiredVersion } from "./catalog.ts";
 import { ChildLogs } from "./child_log.ts";
 import { Children } from "./children.ts";
 import type { ServiceContext } from "./context.ts";
@@ -29,8 +28,8 @@ import { Installs } from "./installs.ts";
 import { Launcher } from "./launcher.ts";
 import { Memory } from "./memory.ts";
 import { operate, type OperatorOptions, type OperatorVerb } from "./operators.ts";
-import { createOracle, type Oracle, type OracleReport } from "./oracle.ts";
-import { endOrphan, findOrphans, type Orphan } from "./orphans.ts";
+import { createOracle, type Oracle } from "./oracle.ts";
+import { findOrphans, type Orphan, Orphans } from "./orphans.ts";
 import { Overrides } from "./overrides.ts";
 import { osPortCheck, PortPool } from "./ports.ts";
 import { Quarantine } from "./quarantine.ts";
@@ -46,8 +45,9 @@ import {
   versionStatus,
 } from "./version_status.ts";
 import { VersionsService } from "./versions_service.ts";
-import { VersionWorker } from "./version_worker.ts";
-import { settledWithin } from "./wait.ts";
+import type { VersionWorker } from "./version_worker.ts";
+import { Wanted } from "./wanted.ts";
+import { WayDown } from "./way_down.ts";
 
 export interface SupervisorOptions {
   readonly runtime: Runtime;
@@ -83,6 +83,7 @@ export async function createSupervisor(options: SupervisorOptions): Promise<Supe
     Memory.open(runtime.files, log, folders.state),
     findOrphans(runtime, log, children.owner, left),
   ]);
+  await children.keepOnly(orphans);
   return new Supervisor(options, {
     log,
     folders,
@@ -90,7 +91,6 @@ export async function createSupervisor(options: SupervisorOptions): Promise<Supe
     quarantine,
     memory,
     orphans,
-    left: left.map((record) => ({ version: record.name, generation: record.generation })),
     reports: new Reports({ service, log, events, metrics }),
     oracle: createOracle({
       runtime,
@@ -101,8 +101,6 @@ export async function createSupervisor(options: SupervisorOptions): Promise<Supe
   });
 }
 
-const KILL_AGAIN_MS = 50;
-
 interface Parts {
   readonly log: Log;
   readonly folders: SupervisorFolders;
@@ -110,7 +108,6 @@ interface Parts {
   readonly quarantine: Quarantine;
   readonly memory: Memory;
   readonly orphans: readonly Orphan[];
-  readonly left: readonly { version: string; generation: number }[];
   readonly reports: Reports;
   readonly oracle: Oracle;
 }
@@ -126,13 +123,11 @@ export class Supervisor implements Service {
   readonly #traffic: VersionsService;
   readonly #installs: Installs;
   readonly #workers = new Map<string, VersionWorker>();
-  readonly #overrideIdentities = new Map<string, string>();
-  readonly #orphans: Set<Orphan>;
+  readonly #wanted: Wanted;
+  readonly #wayDown: WayDown;
+  readonly #orphans: Orphans;
   readonly #targetListeners = new Set<() => void>();
-  #listed: ReadonlyMap<string, DesiredVersion> | undefined;
-  #oracleError: string | undefined;
   #converged = false;
-  #goingDown = false;
   #collecting: Promise<unknown> | undefined;
 
   constructor(options: SupervisorOptions, parts: Parts) {
@@ -143,11 +138,12 @@ export class Supervisor implements Service {
     this.folders = folders;
     this.#options = options;
     this.#parts = parts;
-    this.#orphans = new Set(parts.orphans);
     this.logs = new ChildLogs({ runtime, log, folder: folders.logs, config });
     this.#installs = new Installs({ runtime, log, binDir: folders.bin, config });
     const overrides = new Overrides({ runtime, binDir: folders.bin, config });
     const grace = stopGraceMs(config);
+    const mayStart = (): boolean => !this.#wayDown.begun;
+    this.#orphans = new Orphans(runtime, parts.reports, parts.children, parts.orphans, grace);
     this.#context = {
       service,
       runtime,
@@ -167,7 +163,7 @@ export class Supervisor implements Service {
         children: parts.children,
         dataDir: folders.data,
         output: (generation) => this.logs.open(generation.version, generation.number),
-        mayStart: () => !this.#goingDown,
+        mayStart,
         stopGraceMs: grace,
       }),
       builds: new Builds(runtime, config, this.#installs, overrides),
@@ -180,7 +176,7 @@ export class Supervisor implements Service {
       quarantine: parts.quarantine,
       memory: parts.memory,
       stopGraceMs: grace,
-      mayStart: () => !this.#goingDown,
+      mayStart,
       orphansOf: (version) => this.#orphansOf(version),
       changed: () => this.#tellTargets(),
     };
@@ -192,8 +188,10 @@ export class Supervisor implements Service {
       holds: this.#context.holds,
       reports: parts.reports,
       worker: (version) => this.#workers.get(version),
-      mayHold: () => !this.#goingDown,
+      mayHold: mayStart,
     });
+    this.#wanted = new Wanted(this.#context, this.#workers);
+    this.#wayDown = new WayDown(this.#context, this.#workers, parts.oracle);
     parts.reports.collect(() => this.#gauges());
   }
 
@@ -201,16 +199,12 @@ export class Supervisor implements Service {
 
   /** Ends orphans and follows the oracle; resolves after the first report. */
   async start(): Promise<void> {
-    const { reports, children, left, oracle } = this.#parts;
-    if (this.#orphans.size > 0) reports.orphans(this.#orphans.size);
-    // The records of those that are gone are of no more use.
-    for (const { version, generation } of left) {
-      if (![...this.#orphans].some((one) => isOrphan(one, version, generation))) {
-        await children.remove(version, generation);
-      }
-    }
-    for (const orphan of this.#orphans) void this.#endOrphan(orphan);
-    await oracle.start((report) => this.#onReport(report));
+    void this.#orphans.endAll((version) => this.#workers.get(version)?.wake());
+    await this.#parts.oracle.start((report) => {
+      if (this.#wayDown.begun) return;
+      this.#wanted.report(report);
+      this.#collectGarbage();
+    });
   }
 
   /** Polls the oracle now; resolves after its report. */
@@ -218,99 +212,13 @@ export class Supervisor implements Service {
     return this.#parts.oracle.pollNow();
   }
 
-  async #endOrphan(orphan: Orphan): Promise<void> {
-    const { runtime } = this.#options;
-    const { log, reports, children } = this.#parts;
-    reports.tell("warn", "orphan_found", orphan.version, { ...orphan });
-    const ended = await endOrphan(runtime, log, orphan, this.#context.stopGraceMs);
-    reports.tell(ended ? "info" : "error", "orphan_ended", orphan.version, { ...orphan, ended });
-    this.#orphans.delete(orphan);
-    await children.remove(orphan.version, orphan.generation);
-    this.#workers.get(orphan.version)?.wake();
-  }
-
   /** Orphans that share the data folder with what would start; none where builds may overlap. */
-  #orphansOf(version: string): Orphan[] {
-    const { config } = this.#options;
-    const rule = config.overlap ?? (isDevshardBinary(config.binaryName) ? "ask" : "always");
-    if (rule === "always") return [];
-    return [...this.#orphans].filter((orphan) => orphan.version === version);
-  }
-
-  #onReport(report: OracleReport): void {
-    if (this.#goingDown) return;
-    const { reports } = this.#parts;
-    reports.polled(report.kind === "catalog");
-    if (report.kind === "error") {
-      if (this.#oracleError !== report.error.message) {
-        this.#parts.reports.tell("warn", "oracle_failed", "", { error: report.error.message });
-      }
-      this.#oracleError = report.error.message;
-      this.#applyOverrides();
-      return;
-    }
-    const { versions } = report;
-    // Known from the list on disk counts as running: its children may be about to start.
-    const some = this.#context.generations.size > 0 || (this.#listed?.size ?? 0) > 0;
-    if (versions.length === 0 && some) {
-      if (!this.#options.config.allowEmpty && report.withdrawn.length === 0) {
-        const error = "the oracle lists nothing; ignored while children run (allowEmpty)";
-        if (this.#oracleError !== error) reports.tell("warn", "oracle_empty", "", { error });
-        this.#oracleError = error;
-        return;
-      }
-    }
-    this.#oracleError = undefined;
-    this.#listed = new Map(versions.map((version) => [version.name, version]));
-    this.#apply();
-    this.#applyOverrides();
-    this.#collectGarbage();
-  }
-
-  /** Tells each worker what is wanted of it, all in one turn. */
-  #apply(): void {
-    const { overrides } = this.#context.builds;
-    const listed = this.#listed ?? new Map<string, DesiredVersion>();
-    const forced = overrides.forced([...listed.values()]);
-    for (const name of new Set([...listed.keys(), ...forced, ...this.#workers.keys()])) {
-      const identity = this.#overrideIdentities.get(name);
-      const wanted = listed.has(name) || forced.includes(name);
-      // Until its override was looked at, the published build must not start in its place.
-      if (wanted && overrides.sourceFor(name) !== undefined && identity === undefined) continue;
-      let worker = this.#workers.get(name);
-      if (worker === undefined) {
-        worker = new VersionWorker(this.#context, name);
-        this.#workers.set(name, worker);
-      }
-      worker.setDesired(listed.get(name), wanted ? identity : undefined);
-    }
-    this.#forgetIdle();
-  }
-
-  #applyOverrides(): void {
-    const { overrides } = this.#context.builds;
-    const names = Object.keys(this.#options.config.overrides);
-    if (names.length === 0) return;
-    void (async () => {
-      for (const name of names) {
-        try {
-          this.#overrideIdentities.set(name, await overrides.identity(name));
-        } catch (error) {
-          this.#parts.reports.tell("error", "override_unreadable", name, {
-            error: messageOf(error),
-          });
-        }
-      }
-      if (!this.#goingDown) this.#apply();
-    })();
-  }
-
-  #forgetIdle(): void {
-    for (const [name, worker] of this.#workers) if (worker.idle) this.#workers.delete(name);
+  #orphansOf(version: string): readonly Orphan[] {
+    return overlapRule(this.#options.config) === "always" ? [] : this.#orphans.of(version);
   }
 
   #collectGarbage(): void {
-    if (this.#collecting !== undefined || this.#goingDown) return;
+    if (this.#collecting !== undefined) return;
     const { log, memory } = this.#parts;
     const keep = [...this.#context.generations].map((generation) => ({
       name: generation.version,
@@ -384,7 +292,7 @@ export class Supervisor implements Service {
 
   /** Every version, and every one that is gone but still has a generation. */
   list(): VersionStatus[] {
-    this.#forgetIdle();
+    this.#wanted.forgetIdle();
     return [...this.#workers.values()].map((worker) => this.#statusOf(worker));
   }
 
@@ -402,9 +310,9 @@ export class Supervisor implements Service {
     const conditions = conditionsOf(this.#workers.values(), this.#context.generations, {
       nowMs: this.#nowMs(),
       staleMs: this.#options.config.monitorStaleMs,
-      error: this.#oracleError,
+      error: this.#wanted.error,
       converged: this.#converged,
-      heard: this.#listed !== undefined,
+      heard: this.#wanted.heard,
     });
     this.#converged = conditions.converged;
     return conditions;
@@ -457,100 +365,37 @@ export class Supervisor implements Service {
   // --------------------------------------------------------------------------- the way down
 
   /** Nothing is started, switched or restarted from this turn on; resolves when it has unwound. */
-  async quiesce(): Promise<void> {
-    this.#goingDown = true;
-    this.#parts.oracle.stop();
-    for (const worker of this.#workers.values()) worker.stop();
-    const unpublished = this.generations().filter((one) => one.role === "candidate");
-    await Promise.all(unpublished.map((generation) => generation.ended));
+  quiesce(): Promise<void> {
+    return this.#wayDown.quiesce();
   }
 
   /** Takes all routes away and drains every child; resolves when all are idle. */
-  async drain(deadlineMs: number): Promise<void> {
-    this.#goingDown = true;
-    await Promise.all(this.#beginDrains(deadlineMs).map((drain) => drain.idle));
+  drain(deadlineMs: number): Promise<void> {
+    return this.#wayDown.drain(deadlineMs);
   }
 
   /** SIGTERM for all; resolves when all are reaped. SIGKILL at the deadline (monotonic). */
   async stop(deadlineMs: number): Promise<void> {
-    this.#goingDown = true;
-    this.#beginDrains(this.#nowMs());
-    const { clock } = this.#options.runtime;
-    const cancel = clock.after(
-      Math.max(0, deadlineMs - this.#nowMs()),
-      () => this.#killAll(),
-    );
-    await this.#allEnded();
-    cancel();
+    await this.#wayDown.stop(deadlineMs);
     await this.#close();
   }
 
   /** SIGKILL for all; resolves when all are reaped. */
   async kill(): Promise<void> {
-    void this.quiesce();
-    // Again and again: one may just have been forked.
-    while (this.#context.generations.size > 0) {
-      this.#killAll();
-      await settledWithin(this.#options.runtime.clock, this.#allEnded(), KILL_AGAIN_MS);
-    }
+    await this.#wayDown.kill();
     await this.#close();
   }
 
   /** The whole way down in one call, for where no host does it. */
   async shutdown(options: { budgetMs: number; force?: AbortSignal }): Promise<void> {
-    const deadlineMs = this.#nowMs() + options.budgetMs;
-    const force = new Promise<void>((resolve) => {
-      options.force?.addEventListener("abort", () => resolve(), { once: true });
-      if (options.force?.aborted) resolve();
-    });
-    const forced = force.then(() => this.kill());
-    const orderly = async (): Promise<void> => {
-      const quiet = this.quiesce();
-      const drainUntilMs = Math.max(this.#nowMs(), deadlineMs - this.#context.stopGraceMs);
-      await this.drain(drainUntilMs);
-      await this.stop(deadlineMs);
-      await quiet;
-    };
-    await Promise.race([orderly(), forced]);
-    await this.#allEnded();
-  }
-
-  #beginDrains(deadlineMs: number) {
-    const drains = [];
-    for (const worker of this.#workers.values()) worker.withdrawAll();
-    for (const generation of this.#context.generations) {
-      // What was not published yet is stopped by its rollout, which was called off.
-      if (generation.role === "candidate") continue;
-      const worker = this.#workers.get(generation.version);
-      const drain = generation.drain ?? worker?.drain(generation, "shutdown");
-      if (drain === undefined) continue;
-      // Without routes nothing new can come: a child without a drain status needs no cushion now.
-      drain.shorten(deadlineMs, this.#context.stopGraceMs, true);
-      drains.push(drain);
-    }
-    return drains;
-  }
-
-  #killAll(): void {
-    for (const generation of this.#context.generations) {
-      if (generation.drain === undefined) generation.process?.force();
-      else generation.drain.force();
-    }
-  }
-
-  async #allEnded(): Promise<void> {
-    while (this.#context.generations.size > 0) {
-      await Promise.all(this.generations().map((generation) => generation.ended));
-    }
+    await this.#wayDown.whole(options);
+    await this.#close();
   }
 
   async #close(): Promise<void> {
+    this.#orphans.hurry();
     await this.#collecting;
     await this.#parts.children.flushed();
     await this.logs.close();
   }
-}
-
-function isOrphan(orphan: Orphan, version: string, generation: number): boolean {
-  return orphan.version === version && orphan.generation === generation;
 }
