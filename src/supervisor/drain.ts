@@ -10,11 +10,10 @@
 import type { Lease } from "../proxy/target.ts";
 import type { Log } from "../observe/log.ts";
 import type { Runtime } from "../runtime/runtime.ts";
-import { childRequest, readBounded } from "./child_http.ts";
+import { drainStatus, requestDrain } from "./drain_endpoints.ts";
 import { type DrainEvent, type DrainPhase, moveDrain } from "./drain_phase.ts";
 import type { Generation } from "./generation.ts";
 import type { ProcessResult } from "./process.ts";
-import { isAbsent } from "./readiness.ts";
 import { messageOf } from "./failure.ts";
 import { settledWithin, sleep } from "./wait.ts";
 
@@ -60,9 +59,6 @@ export interface DrainReport {
   readonly exit?: ProcessResult;
 }
 
-const ASK_TIMEOUT_MS = 2_000;
-const STATUS_TIMEOUT_MS = 2_000;
-const MAX_STATUS_BYTES = 65_536;
 const MAX_LISTED = 100;
 /** What clients have at least, after the child's end, to take what it had sent. */
 const LAST_BYTES_MS = 1_000;
@@ -287,12 +283,11 @@ export class Drain {
   async #ask(): Promise<void> {
     const port = this.#generation.lifecyclePort;
     if (port === undefined) return;
+    const { drainPath } = this.#options;
     try {
-      const path = this.#options.drainPath;
-      const request = { port, path, method: "POST", timeoutMs: ASK_TIMEOUT_MS } as const;
-      const status = await childRequest(this.#runtime, request, (response) => response.status);
+      const status = await requestDrain(this.#runtime, port, drainPath);
       if (status < 200 || status > 299) {
-        this.#log.info("drain_request_refused", { path, status });
+        this.#log.info("drain_request_refused", { path: drainPath, status });
       }
     } catch (error) {
       this.#log.warn("drain_request_failed", { error: messageOf(error) });
@@ -303,17 +298,8 @@ export class Drain {
     const port = this.#generation.lifecyclePort;
     if (port === undefined) return this.#step("child_legacy");
     try {
-      const request = {
-        port,
-        path: this.#options.drainStatusPath,
-        timeoutMs: STATUS_TIMEOUT_MS,
-      };
-      const inflight = await childRequest(this.#runtime, request, async (response) => {
-        if (isAbsent(response.status)) return "legacy" as const;
-        if (response.status !== 200) throw new Error(`drain status answered ${response.status}`);
-        return readInflight(await readBounded(response, MAX_STATUS_BYTES));
-      });
-      if (inflight === "legacy") {
+      const inflight = await drainStatus(this.#runtime, port, this.#options.drainStatusPath);
+      if (inflight === "absent") {
         this.#legacy = true;
         return this.#step("child_legacy");
       }
@@ -396,18 +382,3 @@ function isTunnel(lease: Lease): boolean {
 
 /** The longest delay that timers of both runtimes take. */
 const MAX_TIMER_MS = 2_147_483_647;
-
-/** The child's count: the first of `inflight`, `active`, `count`. Throws if there is none. */
-export function readInflight(body: string): number {
-  const value: unknown = JSON.parse(body);
-  if (typeof value === "object" && value !== null) {
-    const fields = value as Record<string, unknown>;
-    for (const name of ["inflight", "active", "count"]) {
-      const count = fields[name];
-      if (count === undefined || count === null) continue;
-      if (typeof count === "number" && Number.isSafeInteger(count)) return count;
-      throw new Error(`drain status: ${name} is not a whole number`);
-    }
-  }
-  throw new Error("drain status without inflight, active or count");
-}

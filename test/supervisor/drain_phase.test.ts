@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { readInflight } from "../../src/supervisor/drain.ts";
+import { readInflight } from "../../src/supervisor/drain_endpoints.ts";
 import { type DrainEvent, type DrainPhase, moveDrain } from "../../src/supervisor/drain_phase.ts";
 
 const PHASES: DrainPhase[] = ["leases", "asking", "polling", "cushion", "stopping", "done"];
