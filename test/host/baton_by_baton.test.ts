@@ -96,6 +96,10 @@ async function roll(port: number, held: http.ServerResponse[]): Promise<void> {
       );
       const ended = outer.log.find((line) => line.event === "drain_report");
       assert.is(ended?.cut, 0);
+    } catch (error) {
+      const lines = outer.log.filter((line) => line.event !== "request").slice(-30);
+      console.error(lines.map((line) => JSON.stringify(line)).join("\n"));
+      throw error;
     } finally {
       assert.is(await outer.stop(), 0);
     }
