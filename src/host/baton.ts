@@ -7,7 +7,6 @@ import type { LoadedConfig } from "../config/load.ts";
 import { peerAddress } from "../config/rules.ts";
 import { readSecret } from "../config/secret.ts";
 import type { Config } from "../config/schema.ts";
-import { printAddress } from "../config/values.ts";
 import { createAdminApp } from "../http/admin.ts";
 import { createPeerApp } from "../http/peer.ts";
 import { createTrafficApp } from "../http/traffic.ts";
@@ -17,14 +16,14 @@ import { EventJournal } from "../observe/events.ts";
 import type { Log } from "../observe/log.ts";
 import { createMetrics, type Metrics } from "../observe/metrics.ts";
 import { observeProcess } from "../observe/process_metrics.ts";
-import { Routes } from "../proxy/routes.ts";
-import { startTraffic, type TrafficServer } from "../proxy/traffic.ts";
+import type { TrafficServer } from "../proxy/traffic.ts";
 import type { Address, HttpServer, Runtime } from "../runtime/runtime.ts";
 import { stopGraceMs } from "../supervisor/stop_grace.ts";
 import { BATON_VERSION } from "../version.ts";
-import { peerTls, removeStaleSocket, serveApp } from "./listeners.ts";
+import { peerTls, serveApp } from "./listeners.ts";
 import { takeOwnership } from "./owner.ts";
 import { type HostedServices, hostServices } from "./services.ts";
+import { hostTraffic } from "./traffic.ts";
 import { readUiFiles } from "./ui_files.ts";
 
 export interface Baton {
@@ -168,7 +167,7 @@ class Host implements Baton {
   async #listen(): Promise<void> {
     const runtime = this.#runtime;
     const log = this.#log;
-    const { listen, traffic } = this.#config;
+    const { listen } = this.#config;
     this.#admin = await serveApp(runtime, log, {
       name: "admin",
       address: listen.admin,
@@ -183,41 +182,27 @@ class Host implements Baton {
         tls: await peerTls(runtime, this.#config.replica?.tls),
       });
     }
-    const routes = new Routes();
-    routes.replace(this.#services.list.map((one) => one.service));
     const app = createTrafficApp({
       log,
       lifecycle: this.lifecycle,
       versions: () => this.#services.list.flatMap((one) => one.health ?? []),
     });
-    if (listen.traffic.kind === "unix") await removeStaleSocket(runtime, listen.traffic.path);
-    this.#traffic = await startTraffic({
+    const hosted = await hostTraffic({
       runtime,
       log,
       metrics: this.#metrics,
-      routes,
-      listen: { address: listen.traffic },
-      trustedProxies: traffic.trustedProxies,
-      limits: traffic.limits,
-      timeouts: traffic.timeouts,
-      accessLog: traffic.accessLog,
-      showGeneration: traffic.generationHeader,
-      upgrades: traffic.upgrades,
-      ...(traffic.via === undefined ? {} : { pseudonym: traffic.via }),
       lifecycle: this.lifecycle,
+      config: this.#config,
+      services: this.#services.list.map((one) => one.service),
       appFetch: (request) => app.fetch(request),
-      ownPaths: ["/healthz", "/readyz", "/ready", "/drain", "/drain/status"],
-    }).catch((error) => {
-      const why = error instanceof Error ? error.message : String(error);
-      throw new Error(`listen.traffic = ${printAddress(listen.traffic)}: ${why}`, { cause: error });
     });
+    this.#traffic = hosted.server;
+    this.#undo.push(() => hosted.close());
     // From the first moment of a drain answers end their connections, so that clients come back
     // by way of their balancer.
     this.#undo.push(this.lifecycle.onChange(() => {
       if (this.lifecycle.draining) this.#traffic?.drain();
     }));
-    const { address } = this.#traffic;
-    log.info("listening", { listener: "traffic", address: printAddress(address) });
   }
 
   async #adminApp() {

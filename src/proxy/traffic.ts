@@ -11,11 +11,13 @@ import type { Metrics } from "../observe/metrics.ts";
 import type {
   Address,
   ByteSocket,
+  Listener,
   ListenOptions,
   MessageHandlers,
   MessageParser,
   Runtime,
 } from "../runtime/runtime.ts";
+import type { TlsListener, TlsListenOptions, TlsPair } from "../runtime/tls_contract.ts";
 import { AccessLog } from "./access_log.ts";
 import { Deadlines } from "./deadlines.ts";
 import type { Exchange, Forward } from "./exchange.ts";
@@ -37,6 +39,8 @@ export interface TrafficOptions {
   readonly metrics: Metrics;
   readonly routes: Routes;
   readonly listen: ListenOptions;
+  /** Speaks TLS, with HTTP/2 and HTTP/1.1 by ALPN. */
+  readonly tls?: Pick<TlsListenOptions, "pair" | "minVersion">;
   readonly limits?: Partial<Limits>;
   readonly timeouts?: Partial<Timeouts>;
   /** Addresses, CIDR ranges, or "unix": whose forwarding headers are believed. */
@@ -76,6 +80,8 @@ export interface TrafficServer {
   readonly connections: number;
   /** Exchanges that have begun and not ended. */
   readonly inflight: number;
+  /** With `tls`: new handshakes get this certificate, connections that exist keep theirs. */
+  replaceCertificate(pair: TlsPair): void;
   /** From now on every answer ends its connection. Connections are still accepted. */
   drain(): void;
   /** Stops accepting, closes idle connections; resolves when the last connection has ended. */
@@ -98,7 +104,7 @@ class Traffic implements TrafficServer, TrafficCore {
   readonly deadlines: Deadlines;
   readonly trusted: TrustedPeers;
   readonly pseudonym: string;
-  readonly scheme = "http";
+  readonly scheme: "http" | "https";
   readonly upgrades: ReadonlySet<string>;
   readonly latin1: Runtime["wire"]["latin1"];
   readonly http2: Runtime["http2"];
@@ -114,7 +120,8 @@ class Traffic implements TrafficServer, TrafficCore {
   #lastId = 0;
   #dateSecond = 0;
   #dateLine = "";
-  #listener: Awaited<ReturnType<Runtime["net"]["listen"]>> | undefined;
+  #listener: Listener | undefined;
+  #tlsListener: TlsListener | undefined;
   #onEmpty: (() => void) | undefined;
 
   constructor(options: TrafficOptions) {
@@ -129,6 +136,7 @@ class Traffic implements TrafficServer, TrafficCore {
     this.upgrades = new Set(options.upgrades ?? ["websocket"]);
     this.latin1 = runtime.wire.latin1;
     this.http2 = runtime.http2;
+    this.scheme = options.tls === undefined ? "http" : "https";
     this.#ownPaths = new Set(options.ownPaths ?? ["/healthz", "/readyz"]);
     this.#idPrefix = hex(runtime.random.bytes(8));
     this.#accessLog = new AccessLog({
@@ -149,8 +157,20 @@ class Traffic implements TrafficServer, TrafficCore {
   }
 
   async listen(): Promise<void> {
-    const { runtime, listen } = this.#options;
-    this.#listener = await runtime.net.listen(listen, (socket) => this.#accept(socket));
+    const { runtime, listen, tls } = this.#options;
+    if (tls === undefined) {
+      this.#listener = await runtime.net.listen(listen, (socket) => this.#accept(socket));
+      return;
+    }
+    const options = { ...listen, ...tls, protocols: ["h2", "http/1.1"] };
+    this.#tlsListener = await runtime.tls.listen(options, (socket, protocol) => {
+      this.#accept(socket, protocol);
+    });
+    this.#listener = this.#tlsListener;
+  }
+
+  replaceCertificate(pair: TlsPair): void {
+    this.#tlsListener?.replace(pair);
   }
 
   get address(): Address {
@@ -162,9 +182,10 @@ class Traffic implements TrafficServer, TrafficCore {
   }
 
   /** A connection of any kind begins here; HTTP/1.1 is what it is taken for. */
-  #accept(socket: ByteSocket): void {
+  #accept(socket: ByteSocket, protocol = "http/1.1"): void {
     const most = this.limits.connections;
     if (most > 0 && this.#connections.size >= most) return refuseConnection(socket);
+    if (protocol === "h2") return this.#addHttp2(socket, new Uint8Array(0));
     this.#connections.add(new H1Connection(this, socket));
   }
 

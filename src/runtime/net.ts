@@ -239,7 +239,7 @@ class NetSocket implements ByteSocket, StreamBacked {
 }
 
 /** A socket that is read as a stream. */
-class StreamSocket extends NetSocket {
+export class StreamSocket extends NetSocket {
   protected override startReading(): void {
     this.on("data", (chunk: Uint8Array) => this.received(chunk));
     this.stream.resume();

@@ -7,6 +7,7 @@
  */
 
 import type { Http2 } from "./http2_contract.ts";
+import type { Tls } from "./tls_contract.ts";
 
 export interface Runtime {
   readonly name: "node" | "deno";
@@ -25,6 +26,7 @@ export interface Runtime {
   readonly processes: Processes;
   readonly http: Http;
   readonly http2: Http2;
+  readonly tls: Tls;
   readonly wire: Wire;
   /** Writes a whole line to standard output or standard error, synchronously in effect. */
   print(stream: "stdout" | "stderr", line: string): void;
