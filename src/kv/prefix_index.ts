@@ -12,78 +12,15 @@
  * it goes, then from there the host, then the disk, then external storage.
  */
 
-import type { KvEvent, LaneBlocks } from "./blocks.ts";
+import type { KvEvent, LaneBlocks, Tier } from "./blocks.ts";
 import { TIERS } from "./blocks.ts";
 import { blockCount, BlockHasher, type BlockOptions } from "./hash.ts";
-import { RowBuilder } from "./lane_blocks.ts";
+import type { ApplyResult, IndexStats, Match, PrefixIndexOptions, Query } from "./index_types.ts";
+import { FREE_BATCH, LaneSlots } from "./lane_slots.ts";
+import { copySlot, LOAD_BATCH, loadRows } from "./lane_transfer.ts";
 import { IndexModule } from "./wasm/load.ts";
 
-export interface PrefixIndexOptions {
-  /** Tokens in a block. */
-  readonly blockSize: number;
-  /**
-   * Most (block, lane) pairs to keep; beyond it the least recently used ends of sequences go. Without
-   * it, what comes beyond 60 million is refused.
-   */
-  readonly maxBlocks?: number;
-}
-
-/** What an event did. All counts are blocks. */
-export interface ApplyResult {
-  /** Blocks that came to be held, in one more tier, or (for a removal) copies that went. */
-  applied: number;
-  /** Copies of blocks that were held in that tier already. */
-  duplicates: number;
-  /** Blocks refused because their sequence's parent is not held. */
-  unknownParent: number;
-  /** Removals of blocks that are not held in that tier. */
-  unknownBlocks: number;
-  /** Blocks, of any lane, that went to keep within `maxBlocks`. */
-  evicted: number;
-  /** Held blocks that came under another engine hash: the engine was restarted unnoticed. */
-  renamed: number;
-  /** Blocks refused because their engine hash stands for another block, and those after them. */
-  conflicts: number;
-  /** Blocks refused: another block size, too few tokens, or no room below `maxBlocks`. */
-  refused: number;
-  /** Blocks that went because one above them did. */
-  cut: number;
-}
-
-/** How far one lane holds a sequence, in blocks; each tier includes the faster ones. */
-export interface Match {
-  readonly lane: number;
-  readonly worker: string;
-  readonly dpRank: number;
-  readonly device: number;
-  readonly host: number;
-  readonly disk: number;
-  readonly external: number;
-}
-
-export type Query =
-  | {
-    readonly tokens: Uint32Array;
-    readonly lora?: string | undefined;
-    readonly salt?: string | undefined;
-    readonly eagle?: boolean | undefined;
-    readonly multimodal?: readonly (readonly bigint[])[] | undefined;
-  }
-  | { readonly locals: BigUint64Array };
-
-export interface IndexStats {
-  readonly lanes: number;
-  /** (block, lane) pairs, those of closed lanes that are still being freed not counted. */
-  readonly blocks: number;
-  /** Different blocks. */
-  readonly nodes: number;
-  /** (block, lane) pairs of closed and cleared lanes that wait to be freed. */
-  readonly dying: number;
-  /** Bytes of records and tables. */
-  readonly bytes: number;
-  /** Bytes of address space, most of it possibly never touched. */
-  readonly memoryBytes: number;
-}
+export type { ApplyResult, IndexStats, Match, PrefixIndexOptions, Query } from "./index_types.ts";
 
 interface LaneRecord {
   readonly worker: string;
@@ -91,14 +28,10 @@ interface LaneRecord {
   slot: number;
 }
 
-const MAX_SLOTS = 65_536;
 /** Blocks of one look-up hashed and walked at a time: a miss wastes at most the rest of these. */
 const MATCH_BATCH = 128;
-/** Holdings freed in one turn of the event loop, and along with each event. */
-const FREE_BATCH = 2048;
+/** Blocks of retired lanes freed along with each event. */
 const FREE_BATCH_INLINE = 64;
-/** Rows of a snapshot loaded at a time (about 2 ms), 39 bytes each in the staging memory. */
-const LOAD_BATCH = 8192;
 const MATCH_WORDS = 5;
 /** The word of the result that tells a full index from a conflict. */
 const FULL_WORD = 7;
@@ -112,17 +45,14 @@ export class PrefixIndex {
   readonly #result: number;
   readonly #matches: number;
   readonly #lanes = new Map<number, LaneRecord>();
-  readonly #freeSlots: number[] = [];
-  /** Slots that are being taken apart, oldest first. */
-  readonly #dying: number[] = [];
-  #nextSlot = 0;
+  readonly #slots: LaneSlots;
   #nextLane = 0;
-  #freeing = false;
 
   private constructor(module: IndexModule, options: PrefixIndexOptions) {
     this.blockSize = options.blockSize;
     this.#module = module;
     this.#hasher = new BlockHasher(module);
+    this.#slots = new LaneSlots(module.call);
     this.#staging = module.call.stagingAt();
     this.#stagingBytes = module.call.stagingBytes();
     this.#result = module.call.resultAt() >>> 2;
@@ -147,7 +77,7 @@ export class PrefixIndex {
   /** A handle for a new, empty lane. Handles are never used again. */
   openLane(worker: string, dpRank: number): number {
     const lane = this.#nextLane++;
-    const slot = this.#takeSlot();
+    const slot = this.#slots.take();
     this.#lanes.set(lane, { worker, dpRank, slot });
     this.#module.call.setHandle(slot, lane + 1);
     return lane;
@@ -158,7 +88,7 @@ export class PrefixIndex {
     const record = this.#lanes.get(lane);
     if (record === undefined) return;
     this.#lanes.delete(lane);
-    this.#retire(record.slot);
+    this.#slots.retire(record.slot);
   }
 
   /** Blocks that a lane holds (0 for a closed one). */
@@ -180,7 +110,7 @@ export class PrefixIndex {
       if (event.kind !== "cleared") result.refused = event.hashes.length;
       return result;
     }
-    if (this.#dying.length > 0) this.#free(FREE_BATCH_INLINE);
+    if (this.#slots.isFreeing) this.#slots.free(FREE_BATCH_INLINE);
     switch (event.kind) {
       case "stored":
         this.#storeTokens(record.slot, event, result);
@@ -250,7 +180,7 @@ export class PrefixIndex {
     parent: bigint | undefined,
     count: number,
     localsAt: number,
-    tier: KvTier,
+    tier: Tier,
     left: number,
     result: ApplyResult,
   ): boolean {
@@ -299,7 +229,7 @@ export class PrefixIndex {
   /** The lane goes on in a new slot; the old one is hidden and freed in slices. */
   #clear(lane: number, record: LaneRecord): void {
     if (this.#module.call.slotCount(record.slot) === 0) return;
-    this.#replaceSlot(lane, record, this.#takeSlot());
+    this.#replaceSlot(lane, record, this.#slots.take());
   }
 
   #collect(result: ApplyResult): void {
@@ -373,27 +303,8 @@ export class PrefixIndex {
 
   /** An exact copy of what a lane holds now, parents before children. */
   snapshot(lane: number): LaneBlocks {
-    const record = this.#lanes.get(lane);
-    const rows = new RowBuilder(this.count(lane));
-    if (record !== undefined) {
-      const room = Math.floor(this.#stagingBytes / 22) & ~7;
-      const enginesAt = this.#staging, localsAt = enginesAt + room * 8;
-      const depthsAt = localsAt + room * 8, copiesAt = depthsAt + room * 4;
-      this.#module.call.snapshotBegin(record.slot);
-      for (;;) {
-        const count = this.#module.call
-          .snapshotRows(room, depthsAt, enginesAt, localsAt, copiesAt);
-        if (count === 0) break;
-        const { u16, u32, u64 } = this.#module;
-        rows.add(
-          u32.subarray(depthsAt >>> 2, (depthsAt >>> 2) + count),
-          u64.subarray(enginesAt >>> 3, (enginesAt >>> 3) + count),
-          u64.subarray(localsAt >>> 3, (localsAt >>> 3) + count),
-          u16.subarray(copiesAt >>> 1, (copiesAt >>> 1) + count),
-        );
-      }
-    }
-    return rows.finish((parents, locals) => this.#hasher.chainKeys(parents, locals));
+    const slot = this.#lanes.get(lane)?.slot;
+    return copySlot(this.#module, this.#hasher, slot);
   }
 
   /**
@@ -405,7 +316,7 @@ export class PrefixIndex {
   load(lane: number, blocks: LaneBlocks): void {
     const record = this.#lanes.get(lane);
     if (record === undefined) throw new RangeError(`lane ${lane} is closed`);
-    const slot = this.#takeSlot();
+    const slot = this.#slots.take();
     for (let base = 0; base < blocks.count; base += LOAD_BATCH) this.#loadBatch(slot, blocks, base);
     this.#replaceSlot(lane, record, slot);
   }
@@ -418,13 +329,13 @@ export class PrefixIndex {
   async loadInSlices(lane: number, blocks: LaneBlocks, pause: () => Promise<void>): Promise<void> {
     const record = this.#lanes.get(lane);
     if (record === undefined) throw new RangeError(`lane ${lane} is closed`);
-    const slot = this.#takeSlot();
+    const slot = this.#slots.take();
     for (let base = 0; base < blocks.count; base += LOAD_BATCH) {
       if (base > 0) await pause();
       this.#loadBatch(slot, blocks, base);
     }
     if (this.#lanes.get(lane) !== record) {
-      this.#retire(slot);
+      this.#slots.retire(slot);
       throw new RangeError(`lane ${lane} is closed`);
     }
     this.#replaceSlot(lane, record, slot);
@@ -432,39 +343,18 @@ export class PrefixIndex {
 
   /** Loads the rows from `base` on, as many as go at a time; gives up the slot if they do not fit. */
   #loadBatch(slot: number, blocks: LaneBlocks, base: number): void {
+    const fitting = loadRows(this.#module, slot, blocks, base);
     const batch = Math.min(LOAD_BATCH, blocks.count - base);
-    const loaded = this.#loadRows(slot, blocks, base, batch);
-    if (loaded === batch) return;
-    this.#retire(slot);
-    throw new RangeError(`row ${base + loaded} does not fit the rows before it`);
-  }
-
-  /** Loads rows `base` to `base + count` into a slot; returns how many fit. */
-  #loadRows(slot: number, blocks: LaneBlocks, base: number, count: number): number {
-    const { u8, u16, u32, u64 } = this.#module;
-    const names = this.#staging, engines = names + count * 8, locals = engines + count * 8;
-    const parents = locals + count * 8, holdings = parents + count * 4;
-    const tags = holdings + count * 4, copies = tags + count * 4, tiers = copies + count * 2;
-    const end = base + count;
-    u64.set(blocks.engines.subarray(base, end), engines >>> 3);
-    u64.set(blocks.locals.subarray(base, end), locals >>> 3);
-    u16.set(blocks.copies.subarray(base, end), copies >>> 1);
-    u8.set(blocks.tiers.subarray(base, end), tiers);
-    for (let i = 0; i < count; i++) {
-      const parent = blocks.parents[base + i] ?? -1;
-      u32[(parents >>> 2) + i] = parent;
-      if (parent >= 0 && parent < base) u64[(names >>> 3) + i] = blocks.engines[parent] ?? 0n;
-    }
-    return this.#module.call
-      .loadRows(slot, count, base, parents, names, engines, locals, tiers, copies, holdings, tags);
+    if (fitting === batch) return;
+    this.#slots.retire(slot);
+    throw new RangeError(`row ${base + fitting} does not fit the rows before it`);
   }
 
   // ------------------------------------------------------------------------------------ memory
 
   stats(): IndexStats {
     const { call } = this.#module;
-    let dying = 0;
-    for (const slot of this.#dying) dying += call.slotCount(slot);
+    const { dying } = this.#slots;
     return {
       lanes: this.#lanes.size,
       blocks: call.liveHoldings() - dying,
@@ -477,68 +367,17 @@ export class PrefixIndex {
 
   /** Frees the memory of closed and cleared lanes now; true when there is no more of it. */
   tidy(budget = FREE_BATCH): boolean {
-    this.#free(budget);
-    return this.#dying.length === 0;
-  }
-
-  #takeSlot(): number {
-    const slot = this.#freeSlots.pop();
-    if (slot !== undefined) return slot;
-    if (this.#nextSlot < MAX_SLOTS) return this.#nextSlot++;
-    while (this.#freeSlots.length === 0 && this.#dying.length > 0) this.#free(FREE_BATCH);
-    const freed = this.#freeSlots.pop();
-    if (freed === undefined) throw new RangeError(`more than ${MAX_SLOTS} lanes`);
-    return freed;
+    this.#slots.free(budget);
+    return !this.#slots.isFreeing;
   }
 
   #replaceSlot(lane: number, record: LaneRecord, slot: number): void {
     const old = record.slot;
     record.slot = slot;
-    this.#retire(old);
+    this.#slots.retire(old);
     this.#module.call.setHandle(slot, lane + 1);
   }
-
-  #retire(slot: number): void {
-    this.#module.call.setHandle(slot, 0);
-    if (this.#module.call.slotCount(slot) === 0) {
-      this.#freeSlots.push(slot);
-      return;
-    }
-    this.#dying.push(slot);
-    this.#freeLater();
-  }
-
-  #free(budget: number): void {
-    const { call } = this.#module;
-    while (budget > 0) {
-      const slot = this.#dying[0];
-      if (slot === undefined) return;
-      const before = call.slotCount(slot);
-      const left = call.release(slot, budget);
-      budget -= Math.max(1, before - left);
-      if (left > 0) return;
-      this.#dying.shift();
-      this.#freeSlots.push(slot);
-    }
-  }
-
-  #freeLater(): void {
-    if (this.#freeing) return;
-    this.#freeing = true;
-    setTimeout(() => {
-      this.#freeing = false;
-      this.#free(FREE_BATCH);
-      if (this.#dying.length > 0) this.#freeLater();
-    }, 0);
-  }
 }
-
-/** `count` values from `first` on; the array itself when that is all of it, as it mostly is. */
-function part(values: BigUint64Array, first: number, count: number): BigUint64Array {
-  return count === values.length ? values : values.subarray(first, first + count);
-}
-
-type KvTier = (typeof TIERS)[number];
 
 function emptyResult(): ApplyResult {
   return {
@@ -552,4 +391,9 @@ function emptyResult(): ApplyResult {
     refused: 0,
     cut: 0,
   };
+}
+
+/** `count` values from `first` on; the array itself when that is all of it, as it mostly is. */
+function part(values: BigUint64Array, first: number, count: number): BigUint64Array {
+  return count === values.length ? values : values.subarray(first, first + count);
 }
