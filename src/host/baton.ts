@@ -21,7 +21,7 @@ import type { Address, HttpServer, Runtime } from "../runtime/runtime.ts";
 import { stopGraceMs } from "../supervisor/stop_grace.ts";
 import { BATON_VERSION } from "../version.ts";
 import { peerTls, serveApp } from "./listeners.ts";
-import { takeOwnership } from "./owner.ts";
+import { type Ownership, takeOwnership } from "./owner.ts";
 import { type HostedServices, hostServices } from "./services.ts";
 import { hostTraffic } from "./traffic.ts";
 import { readUiFiles } from "./ui_files.ts";
@@ -119,8 +119,7 @@ class Host implements Baton {
   async #openState(): Promise<void> {
     const runtime = this.#runtime;
     const { stateDir, events } = this.#config;
-    await runtime.files.makeFolder(stateDir);
-    const owner = await takeOwnership(runtime, stateDir);
+    const owner = await takeFolder(runtime, stateDir);
     this.#undo.push(() => owner.release());
     if (owner.otherPid !== undefined) {
       // Two replicas of one program may share a folder while one hands over to the other.
@@ -279,5 +278,16 @@ class Host implements Baton {
     await this.#admin?.destroy();
     for (const undo of this.#undo.reverse()) await undo();
     return report;
+  }
+}
+
+/** Makes the state folder and takes it. Throws an Error that names the key when it cannot be used. */
+async function takeFolder(runtime: Runtime, stateDir: string): Promise<Ownership> {
+  try {
+    await runtime.files.makeFolder(stateDir);
+    return await takeOwnership(runtime, stateDir);
+  } catch (error) {
+    const why = error instanceof Error ? error.message : String(error);
+    throw new Error(`stateDir = ${stateDir}: ${why}`, { cause: error });
   }
 }

@@ -181,6 +181,14 @@ test("a start that fails leaves nothing listening and the folder free", async ()
   );
 });
 
+test("a state folder that cannot be one ends the start and is named", async () => {
+  await inScratch(async (folder) => {
+    await writeFile(`${folder}/file`, "");
+    const error = await rejection(start(folder, { stateDir: `${folder}/file` }));
+    assert.match(error.message, `stateDir = ${folder}/file: `);
+  });
+});
+
 test("a state folder has one owner; that of a process that is gone is taken", async () => {
   await inScratch(async (folder) => {
     const first = await takeOwnership(runtime, folder);
