@@ -76,7 +76,7 @@ async function lookUp(
   const places: { host: string; port: number }[] = [];
   if (peers.dns.startsWith("_")) {
     for (const service of (await runtime.dns.services(peers.dns)).slice(0, MOST_PEERS)) {
-      for (const host of await runtime.dns.addresses(service.host)) {
+      for (const host of await addressesOf(runtime, service.host)) {
         places.push({ host, port: service.port });
       }
     }
@@ -91,6 +91,16 @@ async function lookUp(
     serving: undefined,
     terminating: false,
   }));
+}
+
+/** A host that is gone has none: a record for it may be left over. */
+async function addressesOf(runtime: Pick<Runtime, "dns">, host: string): Promise<string[]> {
+  try {
+    return await runtime.dns.addresses(host);
+  } catch (error) {
+    if (error instanceof NameUnknown) return [];
+    throw error;
+  }
 }
 
 /**
