@@ -78,6 +78,13 @@ class Probe {
     })();
   }
 
+  /** Resolves when the request that is on its way now has been answered. */
+  async settled(): Promise<void> {
+    const { answered, failures } = this;
+    const done = answered + failures.length;
+    await until(() => this.answered + this.failures.length > done + 1, "the next answer");
+  }
+
   stop(): Promise<void> {
     this.#stopped = true;
     return this.#ended;
@@ -232,6 +239,7 @@ test("case 273: a host that knows no list and finds no oracle stays out, and joi
     await fresh.serves("/v1/x", "v1-r1");
     // With the list that it kept it needs no oracle the next time.
     balancer.remove(fresh);
+    await probe.settled();
     assert.is(await fresh.stop(), 0);
     oracle.failing = true;
     const again = await startHost(`${folder}/c`, oracle);

@@ -13,12 +13,12 @@ export async function inScratch<T>(action: (folder: string) => Promise<T>): Prom
   }
 }
 
-/** Waits until the condition holds; throws after 15 s. */
+/** Waits until the condition holds; throws after 30 s. */
 export async function until(
   condition: () => boolean | Promise<boolean>,
   what = "the condition",
 ): Promise<void> {
-  const deadline = Date.now() + 15_000;
+  const deadline = Date.now() + 30_000;
   while (!await condition()) {
     if (Date.now() > deadline) throw new Error(`${what} did not come`);
     await new Promise((resolve) => setTimeout(resolve, 10));
