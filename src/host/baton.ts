@@ -57,6 +57,11 @@ export async function startBaton(
   return host;
 }
 
+/**
+ * How long a peer that is being given a dump may still read it. Workers that post their events in one
+ * request without an end would keep us for ever.
+ */
+const LAST_DUMPS_MS = 5000;
 /** How long the admin listener's last answers may take to leave, once everything else is down. */
 const LAST_ANSWERS_MS = 500;
 
@@ -245,10 +250,6 @@ class Host implements Baton {
     return this.shutDown();
   }
 
-  #after(ms: number): Promise<void> {
-    return new Promise((resolve) => this.#undo.push(this.#runtime.clock.after(ms, resolve)));
-  }
-
   async #goDown(): Promise<ShutdownReport> {
     const { services, shutdown } = this.#config;
     const graces = Object.values(services).flatMap(({ versions }) =>
@@ -261,7 +262,7 @@ class Host implements Baton {
       parts: this.#services.list.map((service) => service.part),
       listeners: {
         close: async () => {
-          await Promise.all([this.#traffic?.close(), this.#peer?.close()]);
+          await Promise.all([this.#traffic?.close(), this.#closeWithin(this.#peer, LAST_DUMPS_MS)]);
         },
         destroy: async () => {
           this.#traffic?.destroy();
@@ -274,10 +275,27 @@ class Host implements Baton {
     this.#events.emit("host_stopped", { ...report });
     // Operators could watch until here, and read the last event.
     this.#ending.abort();
-    await Promise.race([this.#admin?.close(), this.#after(LAST_ANSWERS_MS)]);
-    await this.#admin?.destroy();
-    for (const undo of this.#undo.reverse()) await undo();
+    await this.#closeWithin(this.#admin, LAST_ANSWERS_MS);
+    for (const undo of this.#undo.reverse()) {
+      try {
+        await undo();
+      } catch (error) {
+        this.#log.error("shutdown_step_failed", { step: "undo", part: "host", error });
+      }
+    }
     return report;
+  }
+
+  /** Lets a listener's last answers leave for so long, then cuts them. */
+  async #closeWithin(server: HttpServer | undefined, ms: number): Promise<void> {
+    if (server === undefined) return;
+    let cancel = (): void => {};
+    const late = new Promise<void>((resolve) => {
+      cancel = this.#runtime.clock.after(ms, resolve);
+    });
+    await Promise.race([server.close(), late]);
+    cancel();
+    await server.destroy();
   }
 }
 

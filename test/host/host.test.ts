@@ -181,6 +181,27 @@ test("a start that fails leaves nothing listening and the folder free", async ()
   );
 });
 
+test("a worker that posts its events in one endless request does not keep the host from going down", async () => {
+  await inScratch(async (folder) => {
+    const { baton, url } = await start(folder, { listen: { peer: "127.0.0.1:0" } });
+    const { hostname, port } = new URL(url("peer"));
+    let cut = false;
+    const headers = { expect: "100-continue" };
+    const post = http.request({ hostname, port, path: "/events", method: "POST", headers });
+    post.on("error", () => (cut = true));
+    post.on("close", () => (cut = true));
+    // The answer to the expectation says that the request has arrived.
+    const arrived = new Promise<void>((resolve) => post.on("continue", () => resolve()));
+    post.flushHeaders();
+    await arrived;
+    post.write("\n");
+    const report = await baton.shutDown();
+    assert.is(report.forced, false);
+    await until(() => cut, "the end of the request");
+    post.destroy();
+  });
+});
+
 test("a state folder that cannot be one ends the start and is named", async () => {
   await inScratch(async (folder) => {
     await writeFile(`${folder}/file`, "");
