@@ -181,6 +181,19 @@ if (role === "source") {
   await recovery.done;
 }
 
+// Workers keep a ring of their last batches, as real ones do.
+for (const [at, lane] of lanes.entries()) {
+  lane.attach({
+    replay: async (from, deliver) => {
+      await Promise.resolve();
+      for (let n = Math.max(Number(from), dueNow() - 10_000, 0); n <= dueNow() - 1; n += 1) {
+        if (!deliver(batch(at, n))) return { kind: "stopped" };
+      }
+      return { kind: "complete" };
+    },
+  });
+}
+
 const index = (): PrefixIndex => store.partitions()[0]?.index as PrefixIndex;
 const say = (value: unknown): void => console.log(JSON.stringify(value));
 const rssMiB = (): number => process.memoryUsage.rss() / 2 ** 20;
@@ -203,7 +216,8 @@ function figures() {
   };
 }
 
-async function command(name: string): Promise<void> {
+async function command(line: string): Promise<void> {
+  const [name, argument] = line.split(" ");
   switch (name) {
     case "live":
       isLive = true;
@@ -240,7 +254,7 @@ async function command(name: string): Promise<void> {
     case "digest": {
       // Both sides say what they hold once they have stopped and applied the same batches.
       isLive = false;
-      const n = dueNow() + 2;
+      const n = Number(argument);
       for (const [at, lane] of lanes.entries()) {
         for (let one = next[at] as number; one <= n; one += 1) lane.receive(batch(at, one));
         next[at] = n + 1;
@@ -264,7 +278,8 @@ async function command(name: string): Promise<void> {
             above;
         }
       }
-      say({ blocks, sum: BigInt.asUintN(64, sum).toString(), states: lanes.map((l) => l.state) });
+      const live = lanes.filter((lane) => lane.state === "live").length;
+      say({ blocks, sum: BigInt.asUintN(64, sum).toString(), live });
       return;
     }
     case "exit":

@@ -68,6 +68,8 @@ export interface Recovery {
 const EMPTY_CYCLES = 2;
 /** Longest list of lanes put into a request; beyond that the whole dump is cheaper to ask for. */
 const MAX_LANE_FILTER = 32;
+/** A cycle is held up at most this long by peers that asked to be left alone. */
+const SHORT_WAIT_MS = 2000;
 /** How long lanes may still replay after the last peer was asked, before readiness goes ahead. */
 const REPLAY_GRACE_MS = 5000;
 
@@ -245,9 +247,15 @@ class PeerRecovery implements Recovery {
         const url = order.take((one) => (this.#notBefore.get(one) ?? 0) <= now);
         if (url === undefined) {
           if (order.waiting.length === 0) break;
-          // Only peers are left that asked to be left alone for a while.
-          const until = Math.min(...order.waiting.map((one) => this.#notBefore.get(one) ?? now));
-          await this.#pause(patience, until - now);
+          // Only peers are left that asked to be left alone for a while. Longer than the others can
+          // do without being asked again we do not wait for them.
+          const left = order.waiting.map((one) => (this.#notBefore.get(one) ?? now) - now);
+          const waitMs = Math.min(...left);
+          if (asked.length > 0 && waitMs > SHORT_WAIT_MS) {
+            const outcome = { kind: "busy", retryAfterMs: 0 } as const;
+            return [...asked, ...order.waiting.map((one) => ({ url: one, outcome }))];
+          }
+          await this.#pause(patience, waitMs);
           continue;
         }
         const outcome = await this.#attempt(patience, url, lanes, () => order.waiting.length > 0);

@@ -491,6 +491,18 @@ test("Retry-After is honoured, and another peer is asked meanwhile", async () =>
   assert.is(two.clock.monotonic(), 0);
 });
 
+test("a peer that asks for a long wait does not keep others from being asked again", async () => {
+  const loop = new Loop({ seed: 3 });
+  loop.members("a", "b");
+  loop.answer("a", status(503, { "retry-after": "300" }));
+  let asked = 0;
+  loop.answer("b", (request) => asked++ < 2 ? status(500)(request) : dumpOf([CUT])(request));
+  loop.start();
+  assert.is(await loop.run(), "recovered");
+  assert.ok(loop.clock.monotonic() < 5000);
+  assert.is(loop.names.filter((name) => name === "a").length, 1);
+});
+
 test("we are never our own source, also when a list names us", async () => {
   const loop = new Loop({ replica: "me" });
   loop.members({ name: "me", serving: undefined as never });
