@@ -49,12 +49,12 @@ async function listen(
 
 function connectTo(address: Address, options: { timeoutMs: number }): Promise<ByteSocket> {
   return new Promise((resolve, reject) => {
-    let made: NetSocket | undefined;
     const onread = readInto(() => made);
     const target: NetConnectOpts = address.kind === "unix"
       ? { path: address.path, allowHalfOpen: true, onread }
       : { host: address.host, port: address.port, allowHalfOpen: true, noDelay: true, onread };
     const socket = connect(target);
+    const made = new NetSocket(socket);
     const timer = setTimeout(() => {
       socket.destroy();
       reject(new ConnectFailed("timeout", `no connection within ${options.timeoutMs} ms`));
@@ -67,7 +67,6 @@ function connectTo(address: Address, options: { timeoutMs: number }): Promise<By
     socket.once("connect", () => {
       clearTimeout(timer);
       socket.off("error", failed);
-      made = new NetSocket(socket);
       resolve(made);
     });
   });
@@ -127,6 +126,8 @@ class NetSocket implements ByteSocket, StreamBacked {
   protected readonly stream: Socket;
   protected readonly listeners: [string, (chunk: Uint8Array) => void][] = [];
   #handlers: SocketHandlers | undefined;
+  /** Bytes from before `handle`. */
+  readonly #early: Uint8Array[] = [];
   #error: Error | undefined;
   #isClosed = false;
   #isEnded = false;
@@ -159,6 +160,13 @@ class NetSocket implements ByteSocket, StreamBacked {
     const first = this.#handlers === undefined;
     this.#handlers = handlers;
     if (!first) return;
+    const early = this.#early.splice(0);
+    // After the caller has set itself up, and before any later bytes, which come in other turns.
+    if (early.length > 0) {
+      queueMicrotask(() => {
+        for (const chunk of early) this.#handlers?.data(chunk);
+      });
+    }
     this.startReading();
     this.on("end", () => this.#handlers?.end());
     this.on("drain", () => {
@@ -181,8 +189,10 @@ class NetSocket implements ByteSocket, StreamBacked {
   /** Reading into the shared buffer has begun with the socket. */
   protected startReading(): void {}
 
+  /** A side that speaks first may be heard before anybody listens. */
   received(chunk: Uint8Array): void {
-    this.#handlers?.data(chunk);
+    if (this.#handlers === undefined) this.#early.push(chunk.slice());
+    else this.#handlers.data(chunk);
   }
 
   write(data: Uint8Array | string): boolean {
