@@ -1,3 +1,4 @@
+import process from "node:process";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { type Harness, pause, until, withHarness } from "./harness.ts";
@@ -137,10 +138,8 @@ test(
 test(
   "when the warm generation ends there is nothing to switch back to, and the new one stays",
   withHarness({ config: BAKE }, async (h) => {
-    await h.publish("v1", { id: "one", crashAfterMs: 2_000 });
-    await h.serves("v1", "one");
-    await h.publish("v1", { id: "two" });
-    await h.serves("v1", "two");
+    await swapToTwo(h);
+    process.kill(h.supervisor.generations()[0]?.process?.pid ?? 0, "SIGKILL");
     await h.event("child_crashed", (event) => event.role === "warm");
     assert.match((await h.get("/v1/who")).text, "two");
     assert.is(h.supervisor.generations().length, 1);

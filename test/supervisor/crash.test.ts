@@ -187,7 +187,7 @@ test(
     await Promise.all(clients);
     // Each of 8 clients can have had one request on each killed child.
     assert.ok(failed <= killed.length * 8, `${failed} of ${sent} failed; ${killed.join()}`);
-    assert.ok(sent > 100);
+    assert.ok(sent - failed > 10);
   }),
 );
 

@@ -140,7 +140,7 @@ async function inTurn(work: () => Promise<void>): Promise<Error | undefined> {
 const runs = Object.entries(STEPS).map(([step, at]) =>
   [step, inTurn(() => killDuringSwap({ at }))] as const
 );
-const moments = Array.from({ length: 6 }, () => Math.floor(Math.random() * 600));
+const moments = Array.from({ length: 4 }, () => Math.floor(Math.random() * 600));
 const momentRuns = moments.map((afterMs) => inTurn(() => killDuringSwap({ afterMs })));
 
 for (const [step, run] of runs) {

@@ -192,7 +192,7 @@ test(
   withHarness({}, async (h) => {
     await h.publish("v1", { id: "one" });
     await h.serves("v1", "one");
-    const slow = h.get("/v1/slow?ms=500");
+    const slow = h.get("/v1/slow?ms=1000");
     await until(() => h.supervisor.generations()[0]?.leases === 1);
     await h.supervisor.control("v1", "restart");
     await until(() => h.supervisor.targets()[0]?.generation === 2);

@@ -117,9 +117,9 @@ test("case 96: both must be good in one attempt: admin ready only while public i
   });
   const publicServer = await serve(() => text(attempt % 2 === 1 ? 503 : 200));
   await refusal(
-    wait(publicServer.port, { adminPort: admin.port, windowMs: 150, maxWindowMs: 150 }),
+    wait(publicServer.port, { adminPort: admin.port, windowMs: 600, maxWindowMs: 600 }),
   );
-  assert.ok(adminAsked > 2);
+  assert.ok(adminAsked >= 2);
   await publicServer.close();
   await admin.close();
 });

@@ -70,7 +70,7 @@ test(
   withHarness({}, async (h) => {
     await h.publish("v1", { id: "one" });
     await h.serves("v1", "one");
-    const slow = h.get("/v1/slow?ms=400");
+    const slow = h.get("/v1/slow?ms=1500");
     await until(() => h.supervisor.generations().some((one) => one.leases === 1));
     await h.remove("v1");
     assert.is((await h.get("/v1/who")).status, 404);
@@ -167,7 +167,7 @@ test(
     await until(() => h.supervisor.generations().length === 0);
     const report = await h.event("drain_report");
     assert.is(report.deadlineReached, true);
-    assert.is(report.childInflight, 1);
+    assert.is.not(report.childInflight, 0);
   }),
 );
 

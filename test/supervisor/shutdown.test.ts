@@ -35,7 +35,7 @@ test(
   withHarness({}, async (h) => {
     await h.publish("v1", { id: "one", inflightCountdown: 3 });
     await h.serves("v1", "one");
-    const slow = h.get("/v1/slow?ms=300");
+    const slow = h.get("/v1/slow?ms=1000");
     await until(() => h.supervisor.generations()[0]?.leases === 1);
     const drained = h.supervisor.drain(deadlineIn(10_000));
     assert.equal(h.supervisor.targets(), []);
@@ -71,7 +71,7 @@ test(
     await h.supervisor.drain(deadlineIn(30));
     const report = await h.event("drain_report");
     assert.is(report.deadlineReached, true);
-    assert.is(report.childInflight, 1);
+    assert.is.not(report.childInflight, 0);
   }),
 );
 
@@ -174,7 +174,7 @@ test(
   withHarness({ config: { drainTimeoutMs: 3_600_000 } }, async (h) => {
     await h.publish("v1", { id: "one" });
     await h.serves("v1", "one");
-    const slow = h.get("/v1/slow?ms=500");
+    const slow = h.get("/v1/slow?ms=1000");
     await until(() => h.supervisor.generations()[0]?.leases === 1);
     await h.publish("v1", { id: "two" });
     await h.serves("v1", "two");

@@ -15,6 +15,7 @@ import type { ChildOptions } from "./child_program.ts";
 const here = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
 export const NODE = here("../../node_modules/.bin/node");
 const PROGRAM = here("./child_program.ts");
+const CACHE = here("../../node_modules/.cache/child-program");
 
 export interface BuildOptions extends ChildOptions {
   /** What it calls itself; answers carry it. */
@@ -60,6 +61,8 @@ export function childScript(options: BuildOptions): string {
     '  --print-*) echo "unknown flag: $1" >&2; exit 2;;',
     "esac",
     ...(child.helper ? [`(trap '' TERM; while :; do sleep 1; done) &`] : []),
+    // The program is loaded hundreds of times in a test run.
+    `export NODE_COMPILE_CACHE=${quoted(CACHE)}`,
     `exec ${quoted(NODE)} --no-warnings ${quoted(PROGRAM)} ${quoted(id)} ${
       quoted(JSON.stringify(child))
     } "$@"`,
