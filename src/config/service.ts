@@ -4,6 +4,7 @@
 
 import * as v from "valibot";
 import { poolSchema } from "./pool.ts";
+import { serviceTimeoutsSchema } from "./traffic.ts";
 import { versionsSchema } from "./versions.ts";
 
 const MOUNT_ALLOWED = 'a path such as "/" or "/v1": no trailing slash, no "..", "//", "?" or "#"';
@@ -55,6 +56,10 @@ export const serviceSchema = v.pipe(
       v.description(
         `One fixed target that somebody else runs: ${UPSTREAM_ALLOWED}. The path is kept.`,
       ),
+    )),
+    timeouts: v.optional(v.pipe(
+      serviceTimeoutsSchema,
+      v.description("How long a target of this service may take, where it is not as elsewhere."),
     )),
   }),
   v.check(

@@ -78,6 +78,15 @@ export const timeoutsSchema = v.strictObject({
   ),
 });
 
+/** What a service may set for itself: whatever is left out is as in `traffic.timeouts`. */
+export const serviceTimeoutsSchema = v.partial(v.strictObject({
+  connectMs: milliseconds("For making a connection to a target (504).", 1),
+  firstByteMs: milliseconds(
+    "From a request's last byte to the first one of its answer (504). 0 = no limit.",
+  ),
+  idleMs: milliseconds("Longest silence inside an answer. 0 = no limit."),
+}));
+
 export const trafficSchema = v.strictObject({
   trustedProxies: v.optional(
     v.pipe(

@@ -24,7 +24,7 @@ export interface HostTrafficOptions {
   readonly log: Log;
   readonly metrics: Metrics;
   readonly lifecycle: Lifecycle;
-  readonly config: Pick<Config, "listen" | "traffic">;
+  readonly config: Pick<Config, "listen" | "traffic" | "services">;
   readonly services: readonly Service[];
   readonly appFetch: (request: Request) => Response | Promise<Response>;
 }
@@ -48,7 +48,7 @@ export async function hostTraffic(options: HostTrafficOptions): Promise<HostedTr
     ...listen.tls,
   });
   const routes = new Routes();
-  routes.replace(options.services);
+  routes.replace(options.services, (name) => config.services[name]?.timeouts);
   if (descriptor === undefined && listen.traffic.kind === "unix") {
     await removeStaleSocket(runtime, listen.traffic.path);
   }

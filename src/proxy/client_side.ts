@@ -7,6 +7,7 @@
 
 import type { Exchange } from "./exchange.ts";
 import type { Head } from "./head.ts";
+import type { Timeouts } from "./timeouts.ts";
 
 /** How the end of a body is told: no body, so many bytes, pieces, or (answers) the connection's end. */
 export type Framing = "none" | "length" | "chunked" | "close";
@@ -42,6 +43,8 @@ export interface RawSide {
 }
 
 export interface ClientSide extends Exchange {
+  /** Limits of the service that the exchange was routed to, where it has its own. */
+  timeouts?: Partial<Timeouts> | undefined;
   readonly requestHead: Head;
   /** 10, 11, or 20. */
   readonly httpVersion: number;

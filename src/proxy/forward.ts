@@ -57,14 +57,23 @@ const MOST_REPLAY_BYTES = 65536;
 /** One forwarder, with the connection pools of all targets. */
 export function createForward(setup: ForwardSetup): Forward {
   const engine = new Engine(setup);
-  return (exchange, lease, options) => {
-    if (lease.target.protocol === "h2c") {
-      return engine.http2.forward(exchange as ClientSide, lease, options ?? {});
-    }
+  return (exchange, lease, given) => {
+    const client = exchange as ClientSide;
+    const options = withServiceTimeouts(client, given ?? NO_OPTIONS);
+    if (lease.target.protocol === "h2c") return engine.http2.forward(client, lease, options);
     return new Promise((resolve) => {
-      new Relay(engine, exchange as ClientSide, lease, options ?? {}, resolve).start();
+      new Relay(engine, client, lease, options, resolve).start();
     });
   };
+}
+
+const NO_OPTIONS: ForwardOptions = {};
+
+/** What the service says at the call counts first, then what its configuration says. */
+function withServiceTimeouts(client: ClientSide, options: ForwardOptions): ForwardOptions {
+  const { timeouts } = client;
+  if (timeouts === undefined) return options;
+  return { ...options, timeouts: { ...timeouts, ...options.timeouts } };
 }
 
 /** What all relays share. */

@@ -253,7 +253,8 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
         }
       }
       if (!this.#method.endsWith(" ")) return at;
-      this.#parser.execute(GET_AND_SPACE, 0);
+      // CONNECT has a form of target of its own.
+      this.#parser.execute(this.#method === "CONNECT " ? CONNECT_AND_SPACE : GET_AND_SPACE, 0);
     }
     const stop = this.#parser.execute(chunk, at);
     const { error } = this.#parser;
@@ -762,7 +763,8 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
   }
 }
 
-const GET_AND_SPACE = new Uint8Array([0x47, 0x45, 0x54, 0x20]);
+const GET_AND_SPACE = new TextEncoder().encode("GET ");
+const CONNECT_AND_SPACE = new TextEncoder().encode("CONNECT ");
 
 const REFUSALS: Partial<Record<ErrorCode, string>> = {
   bad_request: "the request is malformed",

@@ -19,6 +19,7 @@ import {
 } from "./own_answer.ts";
 import { normalisePath } from "./path.ts";
 import { reasonPhrase } from "./reason_phrase.ts";
+import type { Timeouts } from "./timeouts.ts";
 
 /** What the connection found out about a request before it became an exchange. */
 export interface RequestFacts {
@@ -73,6 +74,7 @@ export class H1Exchange implements ClientSide {
   /** Taken by the core when it admitted the exchange; called when its last byte has left. */
   release: (() => void) | undefined;
   sink: RequestSink | undefined;
+  timeouts: Partial<Timeouts> | undefined;
   requestPaused = true;
   requestComplete: boolean;
   answered = false;

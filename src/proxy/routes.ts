@@ -6,6 +6,7 @@
  */
 
 import type { Exchange, Forward } from "./exchange.ts";
+import type { Timeouts } from "./timeouts.ts";
 
 /** Something mounted at a path prefix: it answers each exchange that is handed to it. */
 export interface Service {
@@ -21,6 +22,8 @@ export interface Service {
 
 /** A service and the mount by which a path was found to be its own. */
 export interface Route {
+  /** Limits on its targets that differ from those of the listener. */
+  readonly timeouts?: Partial<Timeouts> | undefined;
   readonly mount: string;
   readonly service: Service;
 }
@@ -28,13 +31,19 @@ export interface Route {
 export class Routes {
   #byLength: readonly Route[] = [];
 
-  /** Replaces the whole table in one step. Throws if two services share a mount. */
-  replace(services: readonly Service[]): void {
+  /**
+   * Replaces the whole table in one step. Throws if two services share a mount. `timeoutsOf` gives
+   * the limits of a service by its name.
+   */
+  replace(
+    services: readonly Service[],
+    timeoutsOf?: (name: string) => Partial<Timeouts> | undefined,
+  ): void {
     const routes = new Map<string, Route>();
     for (const service of services) {
       for (const mount of service.mounts) {
         if (routes.has(mount)) throw new Error(`two services are mounted at ${mount}`);
-        routes.set(mount, { mount, service });
+        routes.set(mount, { mount, service, timeouts: timeoutsOf?.(service.name) });
       }
     }
     this.#byLength = [...routes.values()].sort((a, b) => b.mount.length - a.mount.length);

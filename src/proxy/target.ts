@@ -38,6 +38,24 @@ export interface Lease {
   release(failure?: string): void;
 }
 
+/** Leases on a target that are held elsewhere, in other threads. */
+export interface RemoteLeases {
+  /** Open leases; never 0 as long as one might be taken that is not known here yet. */
+  readonly count: number;
+  countOf(kind: LeaseKind): number;
+  /** Those that are known one by one. */
+  open(): Lease[];
+  /** Resolves, once the target is retired, when no lease is left and none can be taken. */
+  drained(): Promise<void>;
+}
+
+/** Hears of each change of a lease: begun (`from` undefined), another kind, ended (`to` undefined). */
+export type LeaseListener = (
+  lease: Lease,
+  from: LeaseKind | undefined,
+  to: LeaseKind | undefined,
+) => void;
+
 export class Target {
   readonly service: string;
   readonly version: string;
@@ -50,6 +68,9 @@ export class Target {
   #failureListeners: ((failures: number, error: unknown) => void)[] = [];
   #cutListeners: ((lease: Lease, failure: string) => void)[] = [];
   readonly #leases = new Set<CountedLease>();
+  /** Set by `onLease`. */
+  leaseListener: LeaseListener | undefined;
+  #remote: RemoteLeases | undefined;
   #retired = false;
   #drained: Promise<void> | undefined;
   #resolveDrained: (() => void) | undefined;
@@ -85,6 +106,7 @@ export class Target {
     if (this.#retired) return undefined;
     const lease = new CountedLease(this, requestId, nowMs, kind, this.#release);
     this.#leases.add(lease);
+    this.leaseListener?.(lease, undefined, kind);
     return lease;
   }
 
@@ -97,7 +119,26 @@ export class Target {
       else this.#resolveDrained = resolve;
     });
     for (const listener of this.#idleListeners.splice(0)) listener();
+    if (this.#remote !== undefined) {
+      const own = this.#drained;
+      this.#drained = this.#remote.drained().then(() => own);
+    }
     return this.#drained;
+  }
+
+  /** Leases that are held elsewhere count like those that are held here. Once, before it retires. */
+  share(remote: RemoteLeases): void {
+    this.#remote = remote;
+  }
+
+  /** Calls back at each change of a lease. There is one such listener. */
+  onLease(listener: LeaseListener): void {
+    this.leaseListener = listener;
+  }
+
+  /** A lease that is held elsewhere ended without its exchange having come to its end. */
+  reportCut(lease: Lease, failure: string): void {
+    for (const listener of this.#cutListeners) listener(lease, failure);
   }
 
   /** Called once, synchronously, when the target is retired: pooled connections close then. */
@@ -132,19 +173,19 @@ export class Target {
 
   /** Open leases of every kind. */
   get leases(): number {
-    return this.#leases.size;
+    return this.#leases.size + (this.#remote?.count ?? 0);
   }
 
   /** Open leases of one kind. */
   count(kind: LeaseKind): number {
-    let count = 0;
+    let count = this.#remote?.countOf(kind) ?? 0;
     for (const lease of this.#leases) if (lease.kind === kind) count += 1;
     return count;
   }
 
   /** The open leases, oldest first: what a drain report lists. */
   open(): Lease[] {
-    return [...this.#leases];
+    return [...this.#leases, ...this.#remote?.open() ?? []];
   }
 
   readonly #release = (lease: CountedLease, failure: string | undefined): void => {
@@ -152,6 +193,7 @@ export class Target {
       for (const listener of this.#cutListeners) listener(lease, failure);
     }
     this.#leases.delete(lease);
+    this.leaseListener?.(lease, lease.kind, undefined);
     if (this.#leases.size === 0 && this.#resolveDrained !== undefined) {
       this.#resolveDrained();
       this.#resolveDrained = undefined;
@@ -163,9 +205,9 @@ class CountedLease implements Lease {
   readonly target: Target;
   readonly requestId: string;
   readonly since: number;
-  kind: LeaseKind;
   cut?: (reason: string) => void;
   warn?: () => void;
+  #kind: LeaseKind;
   #onRelease: ((lease: CountedLease, failure: string | undefined) => void) | undefined;
 
   constructor(
@@ -178,8 +220,18 @@ class CountedLease implements Lease {
     this.target = target;
     this.requestId = requestId;
     this.since = since;
-    this.kind = kind;
+    this.#kind = kind;
     this.#onRelease = onRelease;
+  }
+
+  get kind(): LeaseKind {
+    return this.#kind;
+  }
+
+  set kind(kind: LeaseKind) {
+    const from = this.#kind;
+    this.#kind = kind;
+    if (from !== kind) this.target.leaseListener?.(this, from, kind);
   }
 
   get released(): boolean {

@@ -28,7 +28,7 @@ import { isToken } from "./head.ts";
 import { DEFAULT_LIMITS, type Limits } from "./limits.ts";
 import { ALLOWED } from "./own_answer.ts";
 import { exchangeRequest } from "./request.ts";
-import type { Routes } from "./routes.ts";
+import type { Routes, Service } from "./routes.ts";
 import type { Timeouts } from "./timeouts.ts";
 import type { Served, ServedConnection, TrafficCore } from "./traffic_core.ts";
 import { TrustedPeers } from "./trust.ts";
@@ -59,6 +59,8 @@ export interface TrafficOptions {
     request: Request,
     env: { exchange: Exchange },
   ) => Response | Promise<Response>;
+  /** Answers what `appFetch` would, in its place: for a listener whose app is elsewhere. */
+  readonly ownService?: Service;
   /** Paths that are ours whatever is mounted (default /healthz and /readyz). */
   readonly ownPaths?: readonly string[];
   /** Writes a line for each exchange (default true). Metrics are kept either way. */
@@ -258,6 +260,7 @@ class Traffic implements TrafficServer, TrafficCore {
     if (exchange.target === "*") return answerOptions(exchange);
     const route = routes.match(path);
     if (route === undefined) return void this.#answerOurselves(exchange);
+    exchange.timeouts = route.timeouts;
     try {
       const handled = route.service.handle(exchange, this.forward, route.mount);
       if (handled !== undefined) void this.#watch(exchange, handled);
@@ -285,8 +288,9 @@ class Traffic implements TrafficServer, TrafficCore {
   }
 
   async #answerOurselves(exchange: Served): Promise<void> {
-    const { appFetch } = this.#options;
+    const { appFetch, ownService } = this.#options;
     try {
+      if (ownService !== undefined) return await ownService.handle(exchange, this.forward, "/");
       if (appFetch === undefined) throw new BatonError("not_found", "nothing is served here");
       exchange.respond(await appFetch(exchangeRequest(exchange), { exchange }));
     } catch (error) {

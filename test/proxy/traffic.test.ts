@@ -330,6 +330,19 @@ test("a cut lease breaks its answer, or is a 503 before one, and says so", async
   });
 });
 
+test("a service may have limits of its own, and a call of forward limits of its own again", async () => {
+  const silent = async (serviceTimeouts: object, forwardOptions: object) => {
+    let answer = "";
+    await withProxy({ serviceTimeouts, forwardOptions }, async (proxy, upstream) => {
+      upstream.onRequest = () => {};
+      answer = await ask(proxy, get("/"));
+    });
+    return answer;
+  };
+  assert.match(await silent({ firstByteMs: 150 }, {}), "first_byte");
+  assert.match(await silent({ firstByteMs: 0 }, { timeouts: { firstByteMs: 150 } }), "first_byte");
+});
+
 test("a Response of a service is streamed, and a body that fails is seen to fail", async () => {
   const encoder = new TextEncoder();
   await withProxy({

@@ -12,6 +12,7 @@ import type {
   ForwardOptions,
   ForwardOutcome,
 } from "../../src/proxy/exchange.ts";
+import type { Timeouts } from "../../src/proxy/timeouts.ts";
 import { Routes } from "../../src/proxy/routes.ts";
 import { Target } from "../../src/proxy/target.ts";
 import { startTraffic, type TrafficOptions, type TrafficServer } from "../../src/proxy/traffic.ts";
@@ -228,6 +229,7 @@ export interface Proxy {
 export interface ProxyOptions extends Partial<TrafficOptions> {
   readonly mounts?: readonly string[];
   readonly forwardOptions?: ForwardOptions;
+  readonly serviceTimeouts?: Partial<Timeouts>;
   readonly handle?: (exchange: Exchange, forward: Forward) => void | Promise<void>;
 }
 
@@ -243,7 +245,10 @@ export async function startProxy(address: Address, options: ProxyOptions = {}): 
     if (lease === undefined) throw new Error("retired");
     outcomes.push(await forward(exchange, lease, options.forwardOptions));
   });
-  routes.replace([{ name: "test", mounts: options.mounts ?? ["/"], handle }]);
+  routes.replace(
+    [{ name: "test", mounts: options.mounts ?? ["/"], handle }],
+    () => options.serviceTimeouts,
+  );
   const server = await startTraffic({
     runtime,
     log: createLog({ write: (line) => lines.push(JSON.parse(line)), now: () => 0 }),
