@@ -80,7 +80,7 @@ for (const dialect of DIALECTS) {
     const { lane } = await listen(engine);
     await until(() => lane.cursor === 0n, "what was published before");
     assert.is(depth(tokens(1, 3)), 3);
-    assert.is(lane.state, "live");
+    await until(() => lane.state === "live");
 
     engine.store(tokens(13, 2), { parent: hashes[2] ?? 0n });
     engine.store(tokens(1, 1), { salt: "tenant" });
@@ -142,7 +142,7 @@ test("without a replay endpoint a restarted worker's blocks go as soon as it is 
   engine.store(tokens(1, 1));
   engine.publish();
   await until(() => lane.blocks === 1);
-  assert.is(lane.state, "live");
+  await until(() => lane.state === "live");
 });
 
 test("a worker that connects to us", async () => {
@@ -193,8 +193,8 @@ test("ranks that batches name get lanes of their own; one publisher's numbers co
   await until(() => other()?.cursor === 3n && lane.cursor === 3n);
   assert.is(lane.blocks, 2);
   assert.is(other()?.blocks, 2);
-  assert.is(other()?.state, "live");
-  assert.is(lane.state, "live");
+  await until(() => other()?.state === "live");
+  await until(() => lane.state === "live");
 });
 
 test("kv 160: messages of 2 or 4 frames, and numbers of 7 bytes, are skipped", async () => {
@@ -226,7 +226,7 @@ test("kv 161: an undecodable batch is not applied, and the next one asks for it"
   await until(() => lane.cursor === 2n);
   // kv 162: in the replay it is skipped; nobody has its content, so what was held is given up.
   assert.ok(engine.replayRequests.includes(1n));
-  assert.is(lane.state, "degraded");
+  await until(() => lane.state === "degraded");
   assert.is(depth(tokens(50, 1)), 1);
   assert.is(depth(tokens(1, 1)), 0);
 });
@@ -239,7 +239,7 @@ test("T5: one bad event does not cost its batch", async () => {
   engine.store(tokens(1, 1));
   engine.publish();
   await until(() => lane.blocks === 1);
-  assert.is(lane.state, "live");
+  await until(() => lane.state === "live");
 });
 
 test("kv 162: an answer with a wrong number of frames ends the replay", async () => {
@@ -407,7 +407,7 @@ test("batches that got lost before a silence are found without a next one", asyn
   engine.store(tokens(50, 1));
   engine.lose();
   await until(() => lane.blocks === 2);
-  assert.is(lane.state, "live");
+  await until(() => lane.state === "live");
 });
 
 test("a worker that is not there yet is tried until it is", async () => {
@@ -451,7 +451,7 @@ test("a slow lane never stops the reading of its socket", async () => {
   await until(async () => overflow.test(await metrics.text()), "490 batches let go");
   lane.release();
   await until(() => lane.blocks === 1000);
-  assert.is(lane.state, "live");
+  await until(() => lane.state === "live");
 });
 
 test.run();
