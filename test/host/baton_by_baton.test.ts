@@ -99,6 +99,8 @@ async function roll(port: number, held: http.ServerResponse[]): Promise<void> {
     } catch (error) {
       const lines = outer.log.filter((line) => line.event !== "request").slice(-30);
       console.error(lines.map((line) => JSON.stringify(line)).join("\n"));
+      const args = ["logs", "v1", "--lines", "40", "--config", `${folder}/baton.json`];
+      console.error((await runVerb(args)).stdout);
       throw error;
     } finally {
       assert.is(await outer.stop(), 0);
