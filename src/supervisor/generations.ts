@@ -11,6 +11,11 @@ export class Generations {
   readonly #all = new Set<Generation>();
   readonly #numbers = new Map<string, number>();
 
+  /** Numbers up to this one were used: by a child of an earlier Baton that may still be there. */
+  startAfter(version: string, number: number): void {
+    this.#numbers.set(version, Math.max(this.#numbers.get(version) ?? 0, number));
+  }
+
   /** The number for the next generation of a version; `least` is the highest one used before. */
   nextNumber(version: string, least: number): number {
     const next = Math.max(this.#numbers.get(version) ?? 0, least) + 1;

@@ -142,7 +142,7 @@ async function marked(
     // The fields after the program's name, which may hold spaces: state, parent, group.
     const [state, , group] = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
     if (version === undefined || state === "Z" || group === undefined) return undefined;
-    return { version, generation: Number(number), group: Number(group) };
+    return { version, generation: Number(number) || 0, group: Number(group) };
   } catch {
     // Gone meanwhile, or another user's process, which no child of ours is.
     return undefined;

@@ -38,6 +38,8 @@ export interface RolloutOptions {
   readonly readyWindowMs: number;
   /** The generation that serves meanwhile, if any. */
   readonly serving: () => Generation | undefined;
+  /** Hands the ready generation over, in the same turn in which it was last checked. */
+  readonly onReady: (generation: Generation) => void;
   readonly onMove: ConstructorParameters<typeof Generation>[0]["onMove"];
 }
 
@@ -68,11 +70,10 @@ export class Rollout {
   }
 
   /**
-   * Runs it; the generation that it resolves with is ready, and in the same turn nothing else has
-   * happened to it. Throws RolloutFailure, or CalledOff.
+   * Runs it, up to and with the call of `onReady`. Throws RolloutFailure, or CalledOff.
    */
-  async run(): Promise<Generation> {
-    const { context, clearTheWay, version } = this.#options;
+  async run(): Promise<void> {
+    const { context, clearTheWay, version, onReady } = this.#options;
     try {
       const build = await this.#prepare();
       this.stage = "clearing";
@@ -90,10 +91,10 @@ export class Rollout {
         throw new RolloutFailure("crash", `ended when it was ready: ${generation.cause}`);
       }
       this.stage = "ready";
-      return generation;
+      onReady(generation);
     } catch (error) {
       const generation = this.generation;
-      if (generation !== undefined && generation.phase !== "stopped") {
+      if (generation?.role === "candidate" && generation.phase !== "stopped") {
         generation.lastError = error instanceof Error ? error.message : String(error);
         generation.move("stopping", generation.lastError);
         generation.process?.stop(context.stopGraceMs);

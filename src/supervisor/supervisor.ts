@@ -84,10 +84,14 @@ export async function createSupervisor(options: SupervisorOptions): Promise<Supe
     findOrphans(runtime, log, children.owner, left),
   ]);
   await children.keepOnly(orphans);
+  const generations = new Generations();
+  for (const record of left) generations.startAfter(record.name, record.generation);
+  for (const orphan of orphans) generations.startAfter(orphan.version, orphan.generation);
   return new Supervisor(options, {
     log,
     folders,
     children,
+    generations,
     quarantine,
     memory,
     orphans,
@@ -105,6 +109,7 @@ interface Parts {
   readonly log: Log;
   readonly folders: SupervisorFolders;
   readonly children: Children;
+  readonly generations: Generations;
   readonly quarantine: Quarantine;
   readonly memory: Memory;
   readonly orphans: readonly Orphan[];
@@ -149,7 +154,7 @@ export class Supervisor implements Service {
       runtime,
       config,
       reports: parts.reports,
-      generations: new Generations(),
+      generations: parts.generations,
       launcher: new Launcher({
         runtime,
         log,
@@ -263,6 +268,14 @@ export class Supervisor implements Service {
     );
   }
 
+  /** Versions of which every request goes to one target now, and that target. */
+  direct(): (readonly [version: string, target: Target])[] {
+    return [...this.#workers.values()].flatMap((worker) => {
+      const target = worker.known ? worker.direct : undefined;
+      return target === undefined ? [] : [[worker.name, target] as const];
+    });
+  }
+
   /** Called whenever `targets` may have changed; the returned function ends that. */
   onTargets(listener: () => void): () => void {
     this.#targetListeners.add(listener);
@@ -333,7 +346,12 @@ export class Supervisor implements Service {
     if (worker === undefined) {
       throw new BatonError("unknown_version", `there is no version ${JSON.stringify(name)}`);
     }
-    return await operate(this.#context, worker, verb, options);
+    try {
+      return await operate(this.#context, worker, verb, options);
+    } finally {
+      // A pause changes where requests go without any target having changed.
+      this.#tellTargets();
+    }
   }
 
   #gauges() {

@@ -10,7 +10,7 @@
  */
 
 import { overlapRule } from "../config/versions.ts";
-import type { Lease } from "../proxy/target.ts";
+import type { Lease, Target } from "../proxy/target.ts";
 import { Attempts } from "./attempts.ts";
 import type { DesiredVersion } from "./catalog.ts";
 import type { ServiceContext } from "./context.ts";
@@ -128,6 +128,13 @@ export class VersionWorker {
   claim(requestId: string, header: (name: string) => string | undefined): Lease | undefined {
     if (this.#context.memory.of(this.name).trafficPaused === true) return undefined;
     return this.#serving.claim(requestId, header);
+  }
+
+  /** The target of every request, as long as there is nothing to decide. */
+  get direct(): Target | undefined {
+    const isPlain = this.#context.memory.of(this.name).trafficPaused !== true &&
+      this.#serving.canary === undefined;
+    return isPlain ? this.#serving.current?.target : undefined;
   }
 
   /** What a request that got no lease may expect. */
@@ -268,6 +275,13 @@ export class VersionWorker {
         ? Math.floor(runtime.random.number() * config.staggerMs)
         : 0,
       clearTheWay: (build, signal) => this.#clearTheWay(build, signal),
+      onReady: (generation) => {
+        this.#rollout = undefined;
+        if (this.#freshWanted === fresh) this.#freshWanted = undefined;
+        this.#attempts.becameReady();
+        if (this.#wantsCanary(goal, fresh)) this.#serving.startCanary(generation);
+        else this.#serving.switchTo(generation, this.current === undefined ? "start" : "swap");
+      },
       readyWindowMs: this.#attempts.windowMs,
       serving: () => this.current,
       onMove: this.#onMove,
@@ -279,13 +293,7 @@ export class VersionWorker {
       serving: current?.build.sha256,
     });
     try {
-      const generation = await rollout.run();
-      // One turn from the last check of the rollout to the end of the switch.
-      this.#rollout = undefined;
-      if (this.#freshWanted === fresh) this.#freshWanted = undefined;
-      this.#attempts.becameReady();
-      if (this.#wantsCanary(goal, fresh)) this.#serving.startCanary(generation);
-      else this.#serving.switchTo(generation, current === undefined ? "start" : "swap");
+      await rollout.run();
     } catch (error) {
       this.#rollout = undefined;
       if (error instanceof CalledOff) {
