@@ -113,7 +113,7 @@ test(
 
 test(
   "the cushion ends at the shared deadline (M5)",
-  withHarness({ config: { drainCushionMs: 3_600_000, drainTimeoutMs: 100 } }, async (h) => {
+  withHarness({ config: { drainCushionMs: 3_600_000, drainTimeoutMs: 1_500 } }, async (h) => {
     await h.publish("v1", { id: "one", legacy: true });
     await h.serves("v1", "one");
     await h.remove("v1");
