@@ -175,8 +175,25 @@ export class LaneContent implements Work {
     this.#rest = undefined;
   }
 
-  /** What an event asks of the index; undefined = nothing. */
+  /** As `#understand`; an event that the reader chokes on costs only itself. */
   #read(event: LaneEvent): KvEvent | undefined {
+    try {
+      return this.#understand(event);
+    } catch (error) {
+      this.#failed(event.kind, error);
+      return undefined;
+    }
+  }
+
+  #failed(kind: string, error: unknown): void {
+    this.#options.meters.event(kind, "failed");
+    if (this.#logged >= MAX_LOGGED) return;
+    this.#logged += 1;
+    this.#options.log("kv_event_failed", { kind, error });
+  }
+
+  /** What an event asks of the index; undefined = nothing. */
+  #understand(event: LaneEvent): KvEvent | undefined {
     const { meters } = this.#options;
     if (event.kind === "engine_stored") {
       if (this.#reader.contradicts(event)) {
@@ -213,7 +230,13 @@ export class LaneContent implements Work {
 
   /** Returns the number of blocks that were handled. */
   #apply(event: KvEvent): number {
-    const result = this.#index.apply(this.handle, event);
+    let result: ReturnType<LaneIndex["apply"]>;
+    try {
+      result = this.#index.apply(this.handle, event);
+    } catch (error) {
+      this.#failed(event.kind, error);
+      return STEP_BLOCKS;
+    }
     const { meters } = this.#options;
     switch (event.kind) {
       case "stored":

@@ -242,6 +242,32 @@ test("first blocks that come under other hashes are a new publisher's", async ()
   assert.is(world.lane.state, "degraded");
 });
 
+test("an event that the index cannot take costs only itself", async () => {
+  const world = await createWorld();
+  const huge = {
+    kind: "engine_stored" as const,
+    hashes: BigUint64Array.of(5n),
+    parent: undefined,
+    tokens: Uint32Array.of(1, 2),
+    isBigram: false,
+    blockSize: 2,
+    medium: undefined,
+    lora: undefined,
+    salt: undefined,
+    extraKeys: [[new Uint8Array(2_000_000)]],
+    multimodal: undefined,
+    groupIndex: undefined,
+    specKind: undefined,
+    locality: undefined,
+    isArray: false,
+  };
+  const adapter = { ...store([7]), lora: "x".repeat(2_000_000) };
+  await give(world, batch(0, store([1]), huge, adapter, store([2])));
+  assert.equal(world.held(), [1, 2]);
+  assert.is(world.lane.cursor, 0n);
+  assert.match(await world.metrics(), /type="engine_stored",status="failed"\} 1/);
+});
+
 test("after a new connection the last batch is asked for again, and proves the publisher", async () => {
   const world = await liveWorld(3, { hasRing: true });
   const missed = batch(4, store([5]));
