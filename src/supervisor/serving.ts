@@ -144,9 +144,11 @@ export class Serving {
 
   /** Takes the routes away and nothing else: the shutdown sees to the drains. */
   withdrawAll(): void {
+    const gone = [this.#current, this.#trial?.generation];
     this.#current = undefined;
     this.#trial = undefined;
     this.#context.holds.dismiss(this.#version);
+    for (const generation of gone) if (generation !== undefined) this.#context.changed(generation);
   }
 
   /** No verdict and no promotion happens by itself any more. */
