@@ -12,6 +12,7 @@ import {
   CONTENT_LENGTH,
   Head,
   INCOMPLETE,
+  KEEP_ALIVE,
   type Latin1,
   parseLength,
   TRANSFER_ENCODING,
@@ -59,6 +60,8 @@ export class AnswerReader {
   error: string | undefined;
   /** Bytes came behind the end of the answer: the connection cannot be used again. */
   excess = false;
+  /** How long the target says that it keeps an idle connection; Infinity if it says nothing. */
+  keptForMs = Infinity;
   /** Any byte of an answer has come since `start`. */
   began = false;
 
@@ -237,6 +240,7 @@ export class AnswerReader {
         return void this.#fail("unknown transfer-encoding");
       }
     }
+    if (head.has(KEEP_ALIVE)) this.#readKeepAlive(head.first(KEEP_ALIVE) ?? "");
     if (this.#method === "HEAD" || status === 204 || status === 304) {
       sink.onHead(status, this.#reason, head, "none", length);
       return this.#finish("", sink);
@@ -256,6 +260,15 @@ export class AnswerReader {
     this.#state = BODY_UNTIL_CLOSE;
     this.keepAlive = false;
     sink.onHead(status, this.#reason, head, "close", 0);
+  }
+
+  #lastKeepAlive = "";
+
+  #readKeepAlive(value: string): void {
+    if (value === this.#lastKeepAlive) return;
+    this.#lastKeepAlive = value;
+    const seconds = /(?:^|[,\s])timeout=(\d{1,9})/i.exec(value)?.[1];
+    this.keptForMs = seconds === undefined ? Infinity : Number(seconds) * 1000;
   }
 
   #readChunked(bytes: Uint8Array, from: number, sink: AnswerSink): number {

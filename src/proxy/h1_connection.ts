@@ -546,7 +546,13 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
   /** The client's window is full: it must take something in time. */
   answerStalled(): void {
     const { writeStallMs } = this.core.limits;
-    if (writeStallMs > 0) this.deadlineMs = this.core.now() + writeStallMs;
+    this.#stalledSinceMs = this.core.now();
+    if (writeStallMs > 0) this.deadlineMs = this.#stalledSinceMs + writeStallMs;
+  }
+
+  #isStalled(nowMs: number): boolean {
+    const { writeStallMs } = this.core.limits;
+    return writeStallMs > 0 && nowMs - this.#stalledSinceMs >= writeStallMs;
   }
 
   /** An answer is complete: the connection goes on with the next request, or ends. */
@@ -735,7 +741,7 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
         return;
       case READ_BODY: {
         const exchange = this.#exchange;
-        if (this.#socket.pendingBytes > 0) return this.#destroy();
+        if (this.#socket.pendingBytes > 0 && this.#isStalled(nowMs)) return this.#destroy();
         const waitsForUs = exchange === undefined || exchange.answered || exchange.requestPaused;
         if (waitsForUs || this.#windowBytes >= limits.bodyFloorBytes) return this.#startWindow();
         this.#breakRequest("request_timeout", NONE);
@@ -757,8 +763,7 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     const pending = this.#socket.pendingBytes;
     if (pending !== this.#pendingAtLastLook) this.#stalledSinceMs = nowMs;
     this.#pendingAtLastLook = pending;
-    const { writeStallMs } = this.core.limits;
-    if (writeStallMs > 0 && nowMs - this.#stalledSinceMs > writeStallMs) return this.#destroy();
+    if (this.#isStalled(nowMs)) return this.#destroy();
     this.deadlineMs = nowMs + 100;
   }
 }

@@ -214,9 +214,11 @@ export class UpstreamPool {
 
   /** Keeps a connection for the next request; false when it must be closed instead. */
   keep(connection: UpstreamConnection): boolean {
-    if (this.#target.retired || this.#options.idleMs <= 0) return false;
+    // At most half of the time that the target says: it counts from another moment than we do.
+    const idleMs = Math.min(this.#options.idleMs, connection.reader.keptForMs / 2);
+    if (this.#target.retired || idleMs <= 0) return false;
     if (this.#idle.length >= this.#options.mostIdle) return false;
-    connection.deadlineMs = this.#options.now() + this.#options.idleMs;
+    connection.deadlineMs = this.#options.now() + idleMs;
     this.#idle.push(connection);
     return true;
   }

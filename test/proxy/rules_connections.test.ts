@@ -7,6 +7,8 @@ import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
+import { createForward } from "../../src/proxy/forward.ts";
+import { runtime } from "../support/runtime.ts";
 import { upstreamAddress } from "../../src/proxy/upstream_service.ts";
 import {
   ask,
@@ -402,6 +404,22 @@ test("rule 74: idle connections close before the child would, and at once when t
     const drained = proxy.target.retire();
     await (await upstream.side()).untilGone();
     await drained;
+    client.destroy();
+  });
+});
+
+test("rule 74: a child that says how long it keeps a connection has it closed before that", async () => {
+  const forward = createForward({ runtime, idleConnectionMs: 3_600_000 });
+  await withProxy({ forward }, async (proxy, upstream) => {
+    upstream.answer = `${OK}Keep-Alive: timeout=1, max=100\r\n\r\nok`;
+    const client = await Client.to(proxy.port);
+    client.send(KEEP);
+    await client.until("ok");
+    const side = await upstream.side();
+    await side.untilGone();
+    client.send(KEEP);
+    await upstream.request(1);
+    assert.is(upstream.sides.length, 2);
     client.destroy();
   });
 });
