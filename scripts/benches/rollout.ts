@@ -89,7 +89,11 @@ async function measure(
         },
       },
     });
-    await oracle.publish("v1", await makeBuild({ id: "build-0" }));
+    const builds: TestBuild[] = [];
+    for (let n = 0; n <= swaps; n += 1) builds.push(await makeBuild({ id: `build-${n}` }));
+    const [first, ...following] = builds;
+    if (first === undefined) throw new Error("no builds");
+    await oracle.publish("v1", first);
     const base = `${baton.traffic}/shard/v1`;
     const current = async () => await (await fetch(`${base}/slow`)).text();
     await until("build-0", current, (build) => build === "build-0");
@@ -111,10 +115,10 @@ async function measure(
     tunnels.report.longestStallMs = 0;
 
     const begun = performance.now();
-    for (let n = 1; n <= swaps; n += 1) {
-      await oracle.publish("v1", await makeBuild({ id: `build-${n}` }));
-      await until(`build-${n}`, current, (build) => build === `build-${n}`);
-      await pause(Math.max(0, begun + n * SWAP_EVERY_MS - performance.now()));
+    for (const [n, next] of following.entries()) {
+      await oracle.publish("v1", next);
+      await until(next.id, current, (build) => build === next.id);
+      await pause(Math.max(0, begun + (n + 1) * SWAP_EVERY_MS - performance.now()));
     }
     const last = await load.stop();
     const open = await tunnels.stop();
