@@ -15,6 +15,7 @@ export function brokenRules(config: Config): Problem[] {
     ...mountRules(config),
     ...poolRules(config),
     ...listenRules(config),
+    ...workersRules(config),
     ...shutdownRules(config),
     ...versionsRules(config),
   ];
@@ -24,6 +25,22 @@ export function brokenRules(config: Config): Problem[] {
 export function peerAddress(config: Config): Address | undefined {
   if (config.listen.peer !== undefined) return config.listen.peer;
   return config.replica === undefined ? undefined : { kind: "tcp", host: "0.0.0.0", port: 8082 };
+}
+
+/** Threads share a TCP port, and nothing that one of them would have to open for the others. */
+function* workersRules({ traffic, listen, services }: Config): Iterable<Problem> {
+  const { workers } = traffic;
+  if (workers === 1) return;
+  const pool = Object.entries(services).find(([, service]) => service.pool !== undefined)?.[0];
+  const reasons = [
+    pool === undefined ? undefined : `services.${pool} is a pool, which one thread has to serve`,
+    listen.traffic.kind === "unix" ? "listen.traffic is a unix socket" : undefined,
+    listen.descriptor === undefined ? undefined : "listen.descriptor is set",
+  ];
+  for (const reason of reasons) {
+    if (reason === undefined) continue;
+    yield { key: "traffic.workers", value: String(workers), allowed: `1, because ${reason}` };
+  }
 }
 
 function* mountRules(config: Config): Iterable<Problem> {
@@ -44,8 +61,21 @@ function* mountRules(config: Config): Iterable<Problem> {
 }
 
 function* poolRules(config: Config): Iterable<Problem> {
+  const partitions = new Map<string, string>();
+  const listened = new Map<string, string>();
   for (const [name, { pool }] of Object.entries(config.services)) {
     if (pool === undefined) continue;
+    const partition = JSON.stringify([pool.model, pool.group]);
+    const other = partitions.get(partition);
+    if (other !== undefined) {
+      yield {
+        key: `services.${name}.pool.group`,
+        value: JSON.stringify(pool.group),
+        allowed: `a group of its own: ${other} has this model and group (a service may have ` +
+          "several mounts)",
+      };
+    }
+    partitions.set(partition, name);
     if ("versions" in pool.workers) {
       const wanted = pool.workers.versions;
       if (config.services[wanted]?.versions === undefined) {
@@ -66,6 +96,16 @@ function* poolRules(config: Config): Iterable<Problem> {
           };
         }
         ids.add(worker.id);
+        if (worker.kvEvents === undefined) continue;
+        const listener = listened.get(worker.id);
+        if (listener !== undefined && listener !== name) {
+          yield {
+            key: `services.${name}.pool.workers`,
+            value: JSON.stringify(worker.id),
+            allowed: `an id that no worker with kvEvents of another pool has: ${listener} has it`,
+          };
+        }
+        listened.set(worker.id, name);
       }
     }
   }

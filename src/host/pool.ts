@@ -6,113 +6,214 @@ import type { PoolConfig } from "../config/pool.ts";
 import { ApproximateIndex, SPECULATION_TTL_MS } from "../kv/approximate.ts";
 import type { Lifecycle } from "../lifecycle/mod.ts";
 import type { Log } from "../observe/log.ts";
-import { Target } from "../proxy/target.ts";
-import { upstreamAddress } from "../proxy/upstream_service.ts";
+import type { Metrics } from "../observe/metrics.ts";
+import { SessionAffinity } from "../router/affinity.ts";
+import { HealthProbe } from "../router/health_probe.ts";
+import { LoadBook } from "../router/load.ts";
+import { LocalTokenizer } from "../router/local_tokenizer.ts";
+import { PoolMembers } from "../router/pool_members.ts";
 import { PoolService } from "../router/pool_service.ts";
-import { PoolWorker } from "../router/pool_worker.ts";
+import type { PoolWorker } from "../router/pool_worker.ts";
 import { PromptTokens } from "../router/prompt_tokens.ts";
+import { createRouteMetrics } from "../router/route_metrics.ts";
+import { WorkerChoice } from "../router/worker_choice.ts";
+import { WorkerWait } from "../router/worker_wait.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import type { HostedService } from "./hosted.ts";
 import type { KvRoom } from "./kv_room.ts";
+import { kubernetesWorkers } from "./pool_kubernetes.ts";
+import {
+  generationWorkers,
+  listedWorkers,
+  type TargetsOfVersions,
+  type WorkerSource,
+} from "./pool_sources.ts";
 import { targetStatus } from "./upstream.ts";
 
 export interface HostPoolOptions {
   readonly runtime: Runtime;
   readonly log: Log;
+  readonly metrics: Metrics;
   readonly lifecycle: Lifecycle;
   readonly name: string;
   readonly mounts: readonly string[];
   readonly config: PoolConfig;
   readonly kv: KvRoom;
+  /** The supervisor of a versions service; asked once all services are built. */
+  readonly supervisor: (service: string) => TargetsOfVersions | undefined;
 }
 
-/** Bytes of a text chunk, for prompts whose tokens are not known. */
-const CHUNK_BYTES = 128;
-const TOKENIZE_TIMEOUT_MS = 250;
-const MAX_BODY_BYTES = 16 * 1024 * 1024;
-
+/** Builds it. Throws an Error that names the key of a tokenizer file that cannot be used. */
 export async function hostPool(options: HostPoolOptions): Promise<HostedService> {
-  const { runtime, log, lifecycle, name, mounts, config, kv } = options;
+  const { runtime, lifecycle, name, mounts, config, kv } = options;
   const { clock, random, http } = runtime;
-  const { model, group, blockSize } = config;
-  if (!Array.isArray(config.workers)) {
-    throw new Error(`service ${name}: pool.workers must be a list`);
-  }
-  const speculative = await ApproximateIndex.create({
-    clock,
-    blockSize,
-    ttlMs: SPECULATION_TTL_MS,
-  });
-  const texts = await ApproximateIndex.create({ clock, blockSize: CHUNK_BYTES });
-  const workers = config.workers.map(({ id, url, dpRank }) => {
-    const address = upstreamAddress(url);
-    const target = new Target({ service: name, version: id, generation: 1, address });
-    return new PoolWorker({ id, dpRank, url, target, clock });
-  });
-  const service = new PoolService({
-    name,
-    mounts,
+  const { model, group, blockSize, health } = config;
+  const log = options.log.with({ service: name });
+  const approximate = (size: number, ttlMs: number): Promise<ApproximateIndex> =>
+    ApproximateIndex.create({ clock, blockSize: size, ttlMs });
+  const speculative = await approximate(blockSize, SPECULATION_TTL_MS);
+  const decisions = await approximate(blockSize, config.approximateTtlMs);
+  const texts = await approximate(config.textChunkBytes, config.approximateTtlMs);
+  const tokenizer = await loadTokenizer(options);
+  const members = new PoolMembers({
     model,
     group,
     blockSize,
-    maxBodyBytes: MAX_BODY_BYTES,
+    store: kv.store,
+    listeners: kv.workers,
+    clock,
+    log,
+    maxInflight: config.maxInflight,
+    probeFailures: health?.failures,
+  });
+  const load = new LoadBook();
+  const sessions = new SessionAffinity({ clock, ttlMs: config.sessionTtlMs });
+  const metrics = createRouteMetrics(options.metrics, name, load);
+  const choice = new WorkerChoice({
+    ...config,
     clock,
     random,
-    http,
+    members,
+    load,
+    sessions,
+    metrics,
     store: kv.store,
     speculative,
+    decisions,
     texts,
-    prompts: new PromptTokens({ http, clock, timeoutMs: TOKENIZE_TIMEOUT_MS }),
-    workers: () => workers,
   });
-  const lanesOf = (id: string) => kv.store.lanes().filter(({ key }) => key.worker === id);
+  const wait = new WorkerWait({
+    clock,
+    timeoutMs: config.holdTimeoutMs,
+    maxWaiting: config.maxHeld,
+  });
+  members.listen({
+    joined: () => wait.wake(),
+    left: ({ id }) => {
+      choice.forgetSupposed(id);
+      sessions.forget(id);
+    },
+  });
+  const service = new PoolService({
+    ...config,
+    name,
+    mounts,
+    adapters: new Set(config.adapters),
+    clock,
+    http,
+    members,
+    choice,
+    wait,
+    metrics,
+    prompts: new PromptTokens({
+      http,
+      clock,
+      timeoutMs: config.tokenizeTimeoutMs,
+      local: tokenizer === undefined ? undefined : (request) => tokenizer.tokens(request),
+      onSource: (source) => metrics.read(source),
+    }),
+  });
+  const probe = health === undefined
+    ? undefined
+    : new HealthProbe({ ...health, http, clock, workers: () => members.list() });
+  let source: WorkerSource | undefined;
 
   return {
     service,
     start: async () => {
-      for (const { id, dpRank, kvEvents, replay } of config.workers as WorkerList) {
-        const key = { worker: id, model, group, dpRank };
-        // Without a socket the lane still opens: its events may come in over HTTP.
-        if (kvEvents === undefined) await kv.store.open(key, { blockSize });
-        else {
-          kv.workers.register({ ...key, blockSize, endpoint: kvEvents, replayEndpoint: replay });
-        }
-      }
-      log.info("pool_started", { service: name, model, workers: workers.length });
-      lifecycle.available();
+      source = sourceOf(options, log);
+      await source.start(members);
+      probe?.start();
+      log.info("pool_started", { model, workers: members.list().length });
+      // Generations make the host available themselves, once there is one.
+      if (!("versions" in config.workers)) lifecycle.available();
     },
     part: {
       name,
-      quiesce: () => Promise.resolve(),
-      drain: async () => {
-        await Promise.all(workers.map(({ target }) => target.retire()));
-      },
-      stop: () => {
-        speculative.close();
-        texts.close();
+      quiesce: () => {
+        source?.stop();
+        probe?.stop();
+        // Lanes stay to the end: other replicas may recover from them.
+        members.freeze();
         return Promise.resolve();
       },
-      kill: () => Promise.resolve(),
+      drain: async () => {
+        await Promise.all((source?.owned() ?? []).map((target) => target.retire()));
+      },
+      stop: () => {
+        for (const index of [speculative, decisions, texts]) index.close();
+        return Promise.resolve();
+      },
+      kill: () => {
+        source?.stop();
+        probe?.stop();
+        return Promise.resolve();
+      },
     },
-    targets: () => workers.map(({ target }) => targetStatus(target)),
-    workers: () =>
-      workers.map((worker) => ({
-        service: name,
-        worker: worker.id,
-        url: worker.url,
-        healthy: worker.healthy,
-        ...(worker.lastError === undefined ? {} : { lastError: worker.lastError }),
-        leases: worker.target.leases,
-        load: service.load.load({ worker: worker.id, dpRank: worker.dpRank }),
-        lanes: lanesOf(worker.id).map((lane) => ({
-          dpRank: lane.key.dpRank,
-          state: lane.state,
-          epoch: lane.epoch,
-          cursor: lane.cursor?.toString(),
-          blocks: lane.blocks,
-        })),
-      })),
+    // Generations are reported by the service that runs them.
+    targets: () => (source?.owned() ?? []).map(targetStatus),
+    workers: () => members.list().map((worker) => workerStatus(worker, options, load)),
   };
 }
 
-type WorkerList = Extract<PoolConfig["workers"], readonly unknown[]>;
+function sourceOf(options: HostPoolOptions, log: Log): WorkerSource {
+  const { name, runtime, config: { workers } } = options;
+  if ("kubernetes" in workers) {
+    return kubernetesWorkers({ runtime, log, service: name, workers: workers.kubernetes });
+  }
+  if (!("versions" in workers)) return listedWorkers(name, workers);
+  const supervisor = options.supervisor(workers.versions);
+  if (supervisor === undefined) {
+    throw new Error(`services.${name}.pool.workers.versions: no service ${workers.versions}`);
+  }
+  return generationWorkers(supervisor, workers);
+}
+
+async function loadTokenizer(options: HostPoolOptions): Promise<LocalTokenizer | undefined> {
+  const { name, runtime: { files }, config: { tokenizer } } = options;
+  if (tokenizer === undefined) return undefined;
+  const { file, chatTemplate, maxChars } = tokenizer;
+  const beside = file.replace(/[^/]*$/, "tokenizer_config.json");
+  const config = tokenizer.config ??
+    ((await files.info(beside)) === undefined ? undefined : beside);
+  try {
+    return new LocalTokenizer({
+      tokenizer: await files.readText(file),
+      config: config === undefined ? undefined : await files.readText(config),
+      chatTemplate: chatTemplate === undefined ? undefined : await files.readText(chatTemplate),
+    }, maxChars);
+  } catch (error) {
+    const why = error instanceof Error ? error.message : String(error);
+    throw new Error(`services.${name}.pool.tokenizer = ${file}: ${why}`, { cause: error });
+  }
+}
+
+/** A worker with its lanes, for `/api/v1/workers`. */
+function workerStatus(
+  worker: PoolWorker,
+  { name, kv, config: { model, group } }: HostPoolOptions,
+  load: LoadBook,
+): Readonly<Record<string, unknown>> {
+  const { id, url, dpRank, healthy, lastError, target } = worker;
+  const lanes = kv.store.lanes().filter(({ key }) =>
+    key.worker === id && key.model === model && key.group === group
+  );
+  return {
+    service: name,
+    worker: id,
+    url,
+    healthy,
+    ready: worker.available,
+    full: worker.full,
+    ...(lastError === undefined ? {} : { lastError }),
+    leases: target.leases,
+    load: load.load({ worker: id, dpRank }),
+    lanes: lanes.map((lane) => ({
+      dpRank: lane.key.dpRank,
+      state: lane.state,
+      epoch: lane.epoch,
+      cursor: lane.cursor?.toString(),
+      blocks: lane.blocks,
+    })),
+  };
+}

@@ -14,7 +14,7 @@ import type { HostedService } from "./hosted.ts";
 import { createKvRoom, type KvRoom } from "./kv_room.ts";
 import { hostPool } from "./pool.ts";
 import { hostUpstream } from "./upstream.ts";
-import { hostVersions } from "./versions.ts";
+import { type HostedVersions, hostVersions } from "./versions.ts";
 
 export interface HostServicesOptions {
   readonly runtime: Runtime;
@@ -40,6 +40,7 @@ export async function hostServices(options: HostServicesOptions): Promise<Hosted
   const shared = { ...options, clock: runtime.clock, stateDir, reservedPorts: ownPorts(config) };
   const list: HostedService[] = [];
   const pools: HostedService[] = [];
+  const versions = new Map<string, HostedVersions>();
   let tellListed = (): void => {};
   const workersListed = new Promise<void>((resolve) => (tellListed = resolve));
   const wantsKv = peerAddress(config) !== undefined ||
@@ -49,12 +50,15 @@ export async function hostServices(options: HostServicesOptions): Promise<Hosted
   for (const [name, service] of Object.entries(config.services)) {
     const own = { ...shared, name, mounts: mountsOf(service) };
     if (service.versions !== undefined) {
-      list.push(await hostVersions({ ...own, config: service.versions }));
+      const hosted = await hostVersions({ ...own, config: service.versions });
+      list.push(hosted);
+      versions.set(name, hosted);
     } else if (service.upstream !== undefined) {
       const available = (): void => lifecycle.available();
       list.push(hostUpstream({ ...own, url: service.upstream, available }));
     } else if (service.pool !== undefined && kv !== undefined) {
-      const pool = await hostPool({ ...own, config: service.pool, kv });
+      const supervisor = (wanted: string) => versions.get(wanted)?.supervisor;
+      const pool = await hostPool({ ...own, config: service.pool, kv, supervisor });
       list.push(pool);
       pools.push(pool);
     }

@@ -89,7 +89,13 @@ export function kubernetesDiscovery(options: KubernetesDiscoveryOptions): Discov
   };
 }
 
-async function findNamespace(options: KubernetesDiscoveryOptions): Promise<string> {
+/** The configured one, else the pod's own. */
+export async function findNamespace(
+  options: {
+    readonly runtime: Pick<Runtime, "env" | "files">;
+    readonly peers: { readonly namespace?: string | undefined };
+  },
+): Promise<string> {
   const { runtime, peers } = options;
   if (peers.namespace !== undefined) return peers.namespace;
   const fromEnv = runtime.env().POD_NAMESPACE;
@@ -141,7 +147,8 @@ function isServing(conditions: Record<string, unknown> | undefined): boolean {
   return serving === true;
 }
 
-function portOf(slice: KubeObject, name: string): number | undefined {
+/** The number of a slice's port of this name. */
+export function portOf(slice: KubeObject, name: string): number | undefined {
   for (const port of list(slice.ports)) {
     if ((port.name ?? "") === name && typeof port.port === "number") return port.port;
   }

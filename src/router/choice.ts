@@ -125,7 +125,12 @@ function eligibleOf<C extends Candidate>(candidates: Iterable<C>, options: Choic
     else passing.push(candidate);
   }
   if (passing.length > 0) return passing;
-  if (full === 0) throw new BatonError("no_worker", NOBODY, { detail: { reason: "no_endpoints" } });
+  if (full === 0) {
+    throw new BatonError("no_worker", NOBODY, {
+      detail: { reason: "no_endpoints" },
+      retryAfterS: 1,
+    });
+  }
   const reason = pinned === undefined ? "all_workers_overloaded" : "pinned_worker_overloaded";
   throw new BatonError("too_many_requests", "every worker that could take this request is full", {
     detail: { reason },

@@ -12,9 +12,22 @@ export interface OpenAiRequest {
   /** The prompt, messages and tools as one text, for workers whose tokeniser is not known here. */
   readonly text: string;
   readonly salt: string | undefined;
+  /** A session or cache key. Not `user`: all requests of an application may have the same one. */
   readonly session: string | undefined;
+  /** What a chat template is filled with. */
+  readonly chat: ChatPrompt | undefined;
+  /** The text of a completion. */
+  readonly prompt: string | undefined;
   /** What a worker needs to tokenise the prompt, in vLLM's `/tokenize` form. */
   readonly tokenize: Readonly<Record<string, unknown>> | undefined;
+}
+
+export interface ChatPrompt {
+  readonly messages: readonly unknown[];
+  readonly tools: readonly unknown[] | undefined;
+  readonly addGenerationPrompt: boolean;
+  /** Further variables of the template (`chat_template_kwargs`). */
+  readonly variables: Readonly<Record<string, unknown>>;
 }
 
 type Json = Readonly<Record<string, unknown>>;
@@ -37,13 +50,37 @@ export function readOpenAiRequest(body: Uint8Array): OpenAiRequest {
     tokens: tokenIds(prompt),
     text: promptText(request),
     salt: text(request["cache_salt"]),
-    session: text(request["prompt_cache_key"]) ?? text(request["user"]),
+    session: text(request["prompt_cache_key"]) ?? sessionOf(request["metadata"]),
+    chat: chatOf(request),
+    prompt: typeof prompt === "string" ? prompt : undefined,
     tokenize: Array.isArray(messages)
       ? { model, messages, ...(tools === undefined ? {} : { tools }) }
       : typeof prompt === "string"
       ? { model, prompt }
       : undefined,
   };
+}
+
+/** undefined also for what a template of ours cannot know: images, or another template. */
+function chatOf(request: Json): ChatPrompt | undefined {
+  const { messages, tools } = request;
+  if (!Array.isArray(messages) || request["chat_template"] !== undefined) return undefined;
+  const isText = messages.every((message) => typeof message?.content !== "object");
+  if (!isText || request["continue_final_message"] === true) return undefined;
+  return {
+    messages,
+    tools: Array.isArray(tools) && tools.length > 0 ? tools : undefined,
+    addGenerationPrompt: request["add_generation_prompt"] !== false,
+    variables: record(request["chat_template_kwargs"]),
+  };
+}
+
+function record(value: unknown): Json {
+  return typeof value === "object" && value !== null && !Array.isArray(value) ? value as Json : {};
+}
+
+function sessionOf(metadata: unknown): string | undefined {
+  return text(record(metadata)["session_id"]);
 }
 
 function text(value: unknown): string | undefined {

@@ -2,73 +2,56 @@
  * A pool: several workers behind one model. Each request goes to the worker where it costs least,
  * by what the worker's cache holds of the prompt and by what it is busy with.
  *
- * Reading the prompt takes time; choosing does not: from the look-up to the lease and the booking
- * there is no `await`, so the choice is true when it is made.
+ * Reading the prompt takes time; choosing does not (worker_choice.ts). A request of which no worker
+ * has seen anything goes on to another; one that a worker has seen is never sent again.
  */
 
 import { BatonError } from "../errors.ts";
-import type { ApproximateIndex } from "../kv/approximate.ts";
-import { withSpeculation } from "../kv/approximate.ts";
-import type { IndexStore } from "../kv/create_kv_store.ts";
-import type { Match } from "../kv/prefix_index.ts";
-import type { Exchange, Forward } from "../proxy/exchange.ts";
+import type { Exchange, Forward, ForwardOutcome, HeaderLines } from "../proxy/exchange.ts";
 import type { Service } from "../proxy/routes.ts";
-import type { Lease } from "../proxy/target.ts";
-import type { Clock, Http, Random } from "../runtime/runtime.ts";
-import { SessionAffinity, type SessionLease } from "./affinity.ts";
-import { type Candidate, choose, type WorkerRank } from "./choice.ts";
-import { type CostWeights, poolWeights } from "./cost.ts";
-import { type Booking, LoadBook } from "./load.ts";
+import type { Clock, Http } from "../runtime/runtime.ts";
+import { MAX_SESSION_BYTES } from "./affinity.ts";
 import { mergedModels } from "./models_route.ts";
 import { openAiErrorResponse } from "./openai_error.ts";
 import { type OpenAiRequest, readOpenAiRequest } from "./openai_request.ts";
-import type { PoolWorker } from "./pool_worker.ts";
-import { BYTES_PER_TOKEN, type PromptContent, type PromptTokens } from "./prompt_tokens.ts";
+import type { PoolMembers } from "./pool_members.ts";
+import type { PromptContent, PromptTokens } from "./prompt_tokens.ts";
+import type { RouteMetrics } from "./route_metrics.ts";
+import { UsageReader } from "./usage_reader.ts";
+import type { Claim, WorkerChoice } from "./worker_choice.ts";
+import type { WorkerWait } from "./worker_wait.ts";
 
 export interface PoolServiceOptions {
   readonly name: string;
   readonly mounts: readonly string[];
   readonly model: string;
-  readonly group: string;
-  readonly blockSize: number;
+  /** LoRA adapters that requests may name in place of the model. */
+  readonly adapters: ReadonlySet<string>;
   readonly maxBodyBytes: number;
-  readonly weights?: Partial<CostWeights>;
+  /** Workers that one request is tried on, as long as none of them has seen anything of it. */
+  readonly tries: number;
+  readonly sessionHeaders: readonly string[];
   readonly clock: Clock;
-  readonly random: Random;
   readonly http: Http;
-  /** Blocks that workers say they hold. */
-  readonly store: IndexStore;
-  /** Blocks that were routed a moment ago, until events confirm them. */
-  readonly speculative: ApproximateIndex;
-  /** Text of prompts whose tokens are not known. */
-  readonly texts: ApproximateIndex;
+  readonly members: PoolMembers;
+  readonly choice: WorkerChoice;
+  readonly wait: WorkerWait;
   readonly prompts: PromptTokens;
-  readonly workers: () => Iterable<PoolWorker>;
+  readonly metrics: RouteMetrics;
 }
 
-/** Workers that one request is tried on, as long as none of them has seen anything of it. */
-const MAX_TRIES = 3;
-const SESSION_TTL_MS = 600_000;
-
-interface Claim {
-  readonly worker: PoolWorker;
-  readonly lease: Lease;
-  readonly booking: Booking;
-  readonly session: SessionLease | undefined;
-}
+/** Statuses by which a worker, or what stands before it, says that it cannot serve now. */
+const ILL_STATUSES: ReadonlySet<number> = new Set([502, 503, 504]);
 
 export class PoolService implements Service {
   readonly name: string;
   readonly mounts: readonly string[];
-  readonly load = new LoadBook();
   readonly #options: PoolServiceOptions;
-  readonly #sessions: SessionAffinity;
 
   constructor(options: PoolServiceOptions) {
     this.name = options.name;
     this.mounts = options.mounts;
     this.#options = options;
-    this.#sessions = new SessionAffinity({ clock: options.clock, ttlMs: SESSION_TTL_MS });
   }
 
   /** Every error of our own is answered in OpenAI's shape. */
@@ -77,148 +60,145 @@ export class PoolService implements Service {
       if (exchange.method === "POST") await this.#complete(exchange, forward);
       else await this.#forwardPlain(exchange, forward);
     } catch (error) {
+      this.#options.metrics.refused(error instanceof BatonError ? error.code : "internal");
       exchange.respond(openAiErrorResponse(error));
     }
   }
 
   async #complete(exchange: Exchange, forward: Forward): Promise<void> {
-    const body = await exchange.readBody(this.#options.maxBodyBytes);
+    const { maxBodyBytes, prompts, choice, wait } = this.#options;
+    const deadlineMs = wait.deadline();
+    // Before the body is read: what waits stays in the client's socket.
+    await this.#someWorker(exchange, deadlineMs);
+    const body = await exchange.readBody(maxBodyBytes);
     const request = readOpenAiRequest(body);
-    this.#checkModel(request);
-    const [any] = this.#usable(new Set());
-    const content = await this.#options.prompts.read(request, any?.url);
-    const tried = new Set<string>();
-    for (let attempt = 1; !exchange.finished; attempt += 1) {
-      const claim = this.#claim(exchange, request, content, tried);
-      const { worker, booking, session } = claim;
-      let isFirst = true;
-      const outcome = await forward(exchange, claim.lease, {
-        body,
-        returnFailure: true,
-        onBody: () => {
-          if (isFirst) booking.prefillComplete();
-          isFirst = false;
-        },
-      }).finally(() => {
-        booking.release();
-        session?.release();
-      });
-      if (outcome.result === "complete") worker.answered();
-      if (outcome.result !== "upstream_failed") return;
-      worker.failed(outcome.reason ?? "upstream_failed");
-      if (outcome.status !== 0) return;
-      if (!outcome.retriable || attempt >= MAX_TRIES) throw failure(outcome.reason);
-      tried.add(worker.id);
-    }
+    const lora = this.#adapterOf(request);
+    const [any] = choice.usable();
+    const content = { ...await prompts.read(request, any?.url), ...lora };
+    const session = this.#sessionOf(exchange, request);
+    await this.#forwardToSome(exchange, forward, { deadlineMs, body, content, session });
   }
 
   /** What has no body to choose by; other than the models it goes to the least busy worker. */
   async #forwardPlain(exchange: Exchange, forward: Forward): Promise<void> {
     if (exchange.method === "GET" && exchange.path.endsWith("/models")) {
-      const { http, clock, model } = this.#options;
+      const { http, clock, model, choice } = this.#options;
       const options = { http, clock, model, path: exchange.path };
-      return exchange.respond(await mergedModels(options, this.#usable(new Set())));
+      return exchange.respond(await mergedModels(options, choice.usable()));
     }
-    const { lease, booking } = this.#take(exchange, { tokens: 0, matches: [], tried: new Set() });
-    await forward(exchange, lease).finally(() => booking.release());
+    const deadlineMs = this.#options.wait.deadline();
+    const session = this.#sessionOf(exchange, undefined);
+    await this.#forwardToSome(exchange, forward, { deadlineMs, session });
   }
 
-  #checkModel({ model }: OpenAiRequest): void {
-    if (model === undefined || model === this.#options.model) return;
+  async #forwardToSome(
+    exchange: Exchange,
+    forward: Forward,
+    wish: {
+      readonly deadlineMs: number;
+      readonly session: string | undefined;
+      readonly body?: Uint8Array;
+      readonly content?: PromptContent;
+    },
+  ): Promise<void> {
+    const { choice, tries, metrics } = this.#options;
+    const { session, content, body } = wish;
+    const tried = new Set<string>();
+    for (let attempt = 1; !exchange.finished; attempt += 1) {
+      await this.#someWorker(exchange, wish.deadlineMs);
+      if (exchange.finished) return;
+      const claim = choice.claim(exchange.requestId, { content, session, tried });
+      exchange.note({
+        worker: claim.worker.id,
+        choice: claim.reason,
+        ...(content === undefined ? {} : {
+          prompt_tokens: claim.promptTokens,
+          cached_tokens: claim.cachedTokens,
+        }),
+      });
+      const outcome = await this.#forwardTo(exchange, forward, claim, body);
+      if (outcome.result !== "upstream_failed" || outcome.status !== 0) return;
+      const reason = outcome.reason ?? "upstream_reset";
+      if (!outcome.retriable || attempt >= tries) throw failure(reason);
+      metrics.retried(reason);
+      tried.add(claim.worker.id);
+    }
+  }
+
+  /** One try; what it holds is released, and what it says about the worker is noted. */
+  async #forwardTo(
+    exchange: Exchange,
+    forward: Forward,
+    { worker, lease, booking, session, cachedTokens }: Claim,
+    body: Uint8Array | undefined,
+  ): Promise<ForwardOutcome> {
+    let status = 0;
+    let usage: UsageReader | undefined;
+    let isFirst = true;
+    const outcome = await forward(exchange, lease, {
+      ...(body === undefined ? {} : { body }),
+      returnFailure: true,
+      onHead: (found, headers) => {
+        status = found;
+        if (body !== undefined && found === 200 && isPlain(headers)) usage = new UsageReader();
+      },
+      onBody: (chunk) => {
+        if (isFirst) booking.prefillComplete();
+        isFirst = false;
+        usage?.add(chunk);
+      },
+    }).finally(() => {
+      booking.release();
+      session?.release();
+    });
+    if (outcome.result === "upstream_failed") {
+      const reason = outcome.reason ?? "upstream_failed";
+      worker.failed(reason);
+      if (reason === "upstream_connect_failed") this.#options.choice.forgetSupposed(worker.id);
+    } else if (ILL_STATUSES.has(status)) worker.failed(`status_${status}`);
+    else if (outcome.result === "complete") worker.answered();
+    const reported = outcome.result === "complete" ? usage?.cachedTokens() : undefined;
+    if (reported !== undefined) this.#options.metrics.reported(reported, cachedTokens);
+    return outcome;
+  }
+
+  /** Returns at once while there is a worker, or no client; throws `no_worker` after the deadline. */
+  async #someWorker(exchange: Exchange, deadlineMs: number): Promise<void> {
+    const { members, wait } = this.#options;
+    while (!members.anyAvailable && !exchange.finished) await wait.wait(exchange, deadlineMs);
+  }
+
+  #adapterOf({ model }: OpenAiRequest): { lora?: string } {
+    if (model === undefined || model === this.#options.model) return {};
+    if (this.#options.adapters.has(model)) return { lora: model };
     throw new BatonError("unknown_model", `the model ${model} does not exist`, {
       detail: { param: "model" },
     });
   }
 
-  #claim(
-    exchange: Exchange,
-    request: OpenAiRequest,
-    content: PromptContent,
-    tried: ReadonlySet<string>,
-  ): Claim {
-    const matches = this.#matches(content);
-    const tokens = "tokens" in content
-      ? content.tokens.length
-      : Math.ceil(content.text.length / BYTES_PER_TOKEN);
-    const session = exchange.header("x-session-id") ?? request.session;
-    const claim = this.#take(exchange, { tokens, matches, tried, session });
-    const { id, dpRank } = claim.worker;
-    const rank = { worker: id, dpRank };
-    if ("tokens" in content) this.#options.speculative.insert(rank, content);
-    else this.#options.texts.insert(rank, content);
-    return claim;
-  }
-
-  #matches(content: PromptContent): Match[] {
-    const { store, model, group, speculative, texts } = this.#options;
-    if (!("tokens" in content)) return texts.match(content);
-    const known = store.partition(model, group)?.index.match(content) ?? [];
-    return withSpeculation(known, speculative.match(content));
-  }
-
-  /** Chooses, claims and books in one step. */
-  #take(
-    exchange: Exchange,
-    { tokens, matches, tried, session }: {
-      tokens: number;
-      matches: readonly Match[];
-      tried: ReadonlySet<string>;
-      session?: string | undefined;
-    },
-  ): Claim {
-    const { blockSize, weights, clock, random } = this.#options;
-    const overlaps = new Map(matches.map((match) => [rankKey(match), match]));
-    const candidates = this.#usable(tried).map((worker): Candidate & { at: PoolWorker } => {
-      const rank = { worker: worker.id, dpRank: worker.dpRank };
-      return {
-        ...rank,
-        at: worker,
-        load: this.load.load(rank),
-        overlap: overlaps.get(rankKey(rank)),
-      };
-    });
-    const preferred = session === undefined ? undefined : this.#sessions.preferred(session);
-    const { candidate, cost, reason } = choose(
-      candidates,
-      { tokens, blockSize },
-      { weights: { ...poolWeights(blockSize), ...weights }, preferred },
-      () => random.number(),
-    );
-    const lease = candidate.at.target.claim(exchange.requestId, clock.monotonic());
-    if (lease === undefined) throw new BatonError("no_worker", "the worker is going away");
-    const booking = this.load.book(candidate, {
-      prefillTokens: cost.prefillTokens,
-      promptBlocks: Math.ceil(tokens / blockSize),
-    });
-    exchange.note({
-      worker: candidate.worker,
-      choice: reason,
-      prompt_tokens: tokens,
-      cached_blocks: candidate.overlap?.device ?? 0,
-    });
-    return {
-      worker: candidate.at,
-      lease,
-      booking,
-      session: session === undefined ? undefined : this.#sessions.hold(session, candidate),
-    };
-  }
-
-  /** Workers that may be chosen; all that are left when every one of them seems to be ill. */
-  #usable(tried: ReadonlySet<string>): PoolWorker[] {
-    const left = [...this.#options.workers()].filter((worker) =>
-      !tried.has(worker.id) && !worker.target.retired
-    );
-    const healthy = left.filter((worker) => worker.healthy);
-    return healthy.length > 0 ? healthy : left;
+  /** An id that is too long to be remembered names no session. */
+  #sessionOf(exchange: Exchange, request: OpenAiRequest | undefined): string | undefined {
+    let session = request?.session;
+    for (const name of this.#options.sessionHeaders) {
+      const value = exchange.header(name);
+      if (value === undefined || value === "") continue;
+      session = value;
+      break;
+    }
+    if (session === undefined || session.length > MAX_SESSION_BYTES) return undefined;
+    const { length } = new TextEncoder().encode(session);
+    return length <= MAX_SESSION_BYTES ? session : undefined;
   }
 }
 
-function rankKey({ worker, dpRank }: WorkerRank): string {
-  return `${dpRank} ${worker}`;
+function isPlain(headers: HeaderLines): boolean {
+  for (let at = 0; at < headers.length; at += 2) {
+    if (headers[at]?.toLowerCase() === "content-encoding") return false;
+  }
+  return true;
 }
 
-function failure(reason: string | undefined): BatonError {
+function failure(reason: string): BatonError {
   switch (reason) {
     case "upstream_connect_failed":
     case "upstream_timeout":

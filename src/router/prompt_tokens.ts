@@ -1,20 +1,25 @@
 /**
- * The tokens of a prompt, from the cheapest source that has them: the request itself, else a worker's
- * `/tokenize` (vLLM's form) within a time limit. Without either a prompt is known by its text only.
+ * The tokens of a prompt, from the cheapest source that has them: the request itself, a tokenizer of
+ * ours, else a worker's `/tokenize` (vLLM's form) within a time limit. Without any of them a prompt is
+ * known by its text only.
  */
 
 import type { Clock, Http } from "../runtime/runtime.ts";
 import type { OpenAiRequest } from "./openai_request.ts";
 
 export type PromptContent =
-  | { readonly tokens: Uint32Array; readonly salt?: string }
-  | { readonly text: string; readonly salt?: string };
+  & { readonly salt?: string; readonly lora?: string }
+  & ({ readonly tokens: Uint32Array } | { readonly text: string });
 
 export interface PromptTokensOptions {
   readonly http: Http;
   readonly clock: Clock;
   /** The longest time that a request waits for its tokens. */
   readonly timeoutMs: number;
+  /** The tokens of a request, or undefined when it has to be asked elsewhere. */
+  readonly local?: ((request: OpenAiRequest) => Uint32Array | undefined) | undefined;
+  /** Told where the content came from: request, local, worker, text. */
+  readonly onSource?: ((source: string) => void) | undefined;
 }
 
 /** Failures in a row after which workers are left alone, and for how long. */
@@ -35,7 +40,13 @@ export class PromptTokens {
   /** Never fails: what cannot be tokenised is taken as text. `worker` is the base URL of one. */
   async read(request: OpenAiRequest, worker: string | undefined): Promise<PromptContent> {
     const salt = request.salt === undefined ? {} : { salt: request.salt };
-    const tokens = request.tokens ?? await this.#ask(request, worker);
+    const { local, onSource } = this.#options;
+    let source = "request";
+    let tokens = request.tokens;
+    if (tokens === undefined) [source, tokens] = ["local", local?.(request)];
+    if (tokens === undefined) [source, tokens] = ["worker", await this.#ask(request, worker)];
+    if (tokens === undefined) source = "text";
+    onSource?.(source);
     return tokens === undefined ? { text: request.text, ...salt } : { tokens, ...salt };
   }
 
