@@ -91,6 +91,8 @@ interface Measured {
   readonly dump_ms: number;
   readonly source_over_index_mib: number;
   readonly joiner_over_index_mib: number;
+  readonly source_cpu_ms: number;
+  readonly joiner_cpu_ms: number;
   readonly source_busy_ms: number;
   readonly joiner_busy_ms: number;
   readonly source_stall_ms: number;
@@ -132,7 +134,7 @@ async function measure(
     const gave = await source.ask("figures");
     const first = (recovered.attempts as { ms: number }[])[0];
     // What they hold must be the same, block by block.
-    const stopAt = Math.floor((Date.now() + 500 - epoch) / 1000 * RATE / 32 / LANES);
+    const stopAt = Math.floor((Date.now() + 10_000 - epoch) / 1000 * RATE / 32 / LANES);
     await Promise.all([source.ask(`digest ${stopAt}`), joiner.ask(`digest ${stopAt}`)]);
     const [theirs, ours] = await Promise.all([source.ask("content"), joiner.ask("content")]);
     return {
@@ -141,6 +143,8 @@ async function measure(
       source_over_index_mib: number(gave, "peakMiB") - number(before, "rssMiB"),
       joiner_over_index_mib: number(recovered, "peakMiB") - number(recovered, "rssBeforeMiB") -
         number(recovered, "indexMiB"),
+      source_cpu_ms: number(gave, "cpuMs"),
+      joiner_cpu_ms: number(recovered, "cpuMs"),
       source_busy_ms: number(gave, "busyMs"),
       joiner_busy_ms: number(recovered, "busyMs"),
       source_stall_ms: number(gave, "stallMs"),

@@ -100,6 +100,7 @@ const lanes: Lane[] = [];
 let isLive = false;
 
 function tick(): void {
+  if (!isLive) return;
   const due = dueNow();
   const end = performance.now() + TICK_BUDGET_MS;
   for (const [at, lane] of lanes.entries()) {
@@ -133,6 +134,7 @@ setInterval(() => {
   lastBusy = busy;
 }, 1);
 let peakRss = 0;
+let cpuBefore = process.cpuUsage();
 setInterval(() => (peakRss = Math.max(peakRss, process.memoryUsage.rss())), 5);
 
 const metrics = createMetrics();
@@ -204,10 +206,13 @@ function reset(): void {
   peakRss = 0;
   lastWall = performance.now();
   lastBusy = busyMs();
+  cpuBefore = process.cpuUsage();
 }
 
 function figures() {
+  const cpu = process.cpuUsage(cpuBefore);
   return {
+    cpuMs: (cpu.user + cpu.system) / 1000,
     peakMiB: Math.max(peakRss, process.memoryUsage.rss()) / 2 ** 20,
     indexMiB: index().stats().bytes / 2 ** 20,
     blocks: index().stats().blocks,
