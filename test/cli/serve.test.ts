@@ -4,7 +4,7 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import http from "node:http";
 import { writeFile } from "node:fs/promises";
-import { runBaton, runVerb, startBatonProcess } from "../support/baton_process.ts";
+import { basePort, runBaton, runVerb, startBatonProcess } from "../support/baton_process.ts";
 import { childScript } from "../support/builds.ts";
 import { inScratch, until } from "../support/scratch.ts";
 
@@ -240,6 +240,7 @@ test("a roll-out by the command line: publish, swap under requests, status, logs
     const versions = {
       oracle: `file:${folder}/versions.json`,
       binaryName: "app",
+      basePort: basePort(),
       bakeMs: 200,
       drainPollMs: 20,
       killGraceMs: 5000,

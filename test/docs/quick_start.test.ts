@@ -7,7 +7,7 @@ import { readFileSync, symlinkSync } from "node:fs";
 import { createServer } from "node:net";
 import process from "node:process";
 import { fileURLToPath } from "node:url";
-import { plainEnvironment } from "../support/baton_process.ts";
+import { basePort, plainEnvironment } from "../support/baton_process.ts";
 import { inScratch } from "../support/scratch.ts";
 
 const root = fileURLToPath(new URL("../../", import.meta.url));
@@ -30,6 +30,8 @@ test("every block of the quick start runs, and says what the page says", async (
   if ("Deno" in globalThis) {
     script = script.replace(/^BATON=.*$/m, 'BATON="deno run -A src/main.ts"');
   }
+  // Other tests run beside this one, with children of their own.
+  script = script.replace('"bakeMs": 1000', `"bakeMs": 1000, "basePort": ${basePort()}`);
   // Set-up is what brought this test here; the page's own is for a fresh clone.
   script = script.replace("scripts/setup\n", "");
   await inScratch(async (folder) => {

@@ -4,7 +4,7 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import http from "node:http";
 import { writeFile } from "node:fs/promises";
-import { batonCommand, runVerb, startBatonProcess } from "../support/baton_process.ts";
+import { basePort, batonCommand, runVerb, startBatonProcess } from "../support/baton_process.ts";
 import { inScratch, until } from "../support/scratch.ts";
 
 test("a Baton is rolled by a Baton, and a request that it holds is not cut", async () => {
@@ -56,6 +56,7 @@ async function roll(port: number, held: http.ServerResponse[]): Promise<void> {
               ...["{binary}", "serve", "--config", `${folder}/inner.json`],
               ...["--port", "{port}", "--admin-port", "{adminPort}", "--data-dir", "{dataDir}"],
             ],
+            basePort: basePort(),
             bakeMs: 100,
             drainPollMs: 20,
             killGraceMs: 10_000,

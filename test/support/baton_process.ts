@@ -28,6 +28,14 @@ process.on("exit", () => {
 });
 const onExit = (end: () => void): void => void atExit.add(end);
 
+/**
+ * A first port for children that no other test is likely to have: whether a port is free is looked at
+ * before the child binds it, and tests run side by side. Below the range of ephemeral ports.
+ */
+export function basePort(): number {
+  return 10_000 + Math.floor(Math.random() * 1100) * 20;
+}
+
 /** What a child gets of our environment: nothing of Baton's or versiond's. */
 export function plainEnvironment(more: Record<string, string> = {}): Record<string, string> {
   const { PATH = "", HOME = "", TMPDIR } = process.env;
