@@ -35,7 +35,7 @@ const RUN = 16;
 const BATCHES_PER_S = Number(rateText) / (2 * RUN) / LANES;
 const TICK_MS = 5;
 /** A replica that is behind (a busy machine) catches up in steps, so that it measures no burst of ours. */
-const TICK_BUDGET_MS = 3;
+const TICK_BUDGET_MS = 2;
 
 const runtime = await loadRuntime();
 const store = new KvStore<PrefixIndex>({

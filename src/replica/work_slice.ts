@@ -1,7 +1,7 @@
 import type { Clock } from "../runtime/runtime.ts";
 
 /** Lets timers and sockets have their turn after this many milliseconds of work in one go. */
-const SLICE_MS = 3;
+const SLICE_MS = 2;
 
 /** Keeps a long piece of work from holding the event loop: call `rest` often, it waits seldom. */
 export class WorkSlice {
