@@ -21,7 +21,7 @@ function declares(source: string, name: string): boolean {
     "m",
   );
   const member = new RegExp(
-    `^\\s+(readonly |static |async |get |set |override )*#?${name}\\??(<[^>]*>)?(\\(|:| =)`,
+    `^\\s+(readonly |static |async |get |set |override )*#?${name}\\??(<[^>]*>)?(\\((?!.*;$)|:| =)`,
     "m",
   );
   return declared.test(source) || member.test(source);
@@ -41,6 +41,15 @@ test("every file and function that a page names exists", () => {
   }
   assert.equal(missing, []);
   assert.ok(named > 50, `${named} are named`);
+});
+
+test("a name that is only used, or only begins so, is not declared", () => {
+  const source = "import { used } from './x.ts';\nexport function longer() {\n  used();\n}\n";
+  assert.ok(declares(source, "longer"));
+  assert.not(declares(source, "long"));
+  assert.not(declares(source, "used"));
+  assert.not(declares("export function f() { return g(1); }", "g"));
+  assert.ok(declares("class A {\n  async #hidden(): Promise<void> {}\n}", "hidden"));
 });
 
 test("links between pages lead somewhere", () => {
