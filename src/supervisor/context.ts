@@ -31,6 +31,8 @@ export interface ServiceContext {
   mayStart(): boolean;
   /** Orphans of an earlier Baton that must be gone before this version starts; see orphans.ts. */
   orphansOf(version: string): readonly Orphan[];
+  /** Work that nobody waits for now; the way down does. A failure is logged. */
+  background(work: Promise<unknown>): void;
   /** A generation was published, withdrawn or has ended: targets may have changed. */
   changed(generation: Generation): void;
 }

@@ -19,8 +19,8 @@ export interface GoalInput {
   /** Builds on disk, newest first. */
   readonly installed: readonly string[];
   readonly isBlocked: (sha256: string) => boolean;
-  /** Builds may overlap: then a build that served well goes first where nothing serves yet. */
-  readonly overlaps: boolean;
+  /** Nothing has served since Baton started, and builds may overlap: one that served well goes first. */
+  readonly provenFirst: boolean;
 }
 
 export type GoalReason =
@@ -70,8 +70,8 @@ function* preferences(input: GoalInput): Generator<[string, GoalReason]> {
   }
   const proven = operator.proven ?? [];
   const isNew = listed !== undefined && !proven.includes(listed) && !input.isBlocked(listed);
-  if (isNew && serving === undefined && input.overlaps) {
-    // After a restart of Baton: a build that nobody has seen work does not begin as the only one.
+  if (isNew && serving === undefined && input.provenFirst) {
+    // A build that nobody has seen work does not begin as the only one.
     for (const sha256 of proven) yield [sha256, "proven_first"];
   }
   if (listed !== undefined && !rolledBack) yield [listed, "listed"];

@@ -126,7 +126,7 @@ export class Rollout {
     const { memory, generations, runtime } = context;
     const last = memory.of(version).generation ?? 0;
     const number = generations.nextNumber(version, last);
-    void memory.update(version, { generation: number });
+    context.background(memory.update(version, { generation: number }));
     const generation = new Generation({
       service: context.service,
       version,

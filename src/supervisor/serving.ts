@@ -46,11 +46,17 @@ export class Serving {
   #current: Generation | undefined;
   #trial: Trial | undefined;
   #probation: Probation | undefined;
+  #hasServed = false;
 
   constructor(context: ServiceContext, version: string, listener: ServingListener) {
     this.#context = context;
     this.#version = version;
     this.#listener = listener;
+  }
+
+  /** True once anything has served. */
+  get hasServed(): boolean {
+    return this.#hasServed;
   }
 
   /** The generation that has the traffic, or most of it. */
@@ -87,7 +93,7 @@ export class Serving {
 
   // ------------------------------------------------------------------------------ switching
 
-  /** All traffic to a generation that is ready; `how` is start, swap or promote. */
+  /** All traffic to a generation that is ready; `how` is start, restart, swap or promote. */
   switchTo(generation: Generation, how: string): void {
     const { config, memory, holds, reports } = this.#context;
     const old = this.#current;
@@ -95,6 +101,7 @@ export class Serving {
     generation.move("running", how);
     generation.role = "current";
     this.#current = generation;
+    this.#hasServed = true;
     this.#publish(generation);
     old?.withdraw();
     this.#closeProbation("superseded");
@@ -104,7 +111,7 @@ export class Serving {
     else if (old !== undefined) this.#leave(old, how === "swap" ? "replaced" : how);
     this.#watch(generation);
     this.#probation = this.#probationOf(generation, warm);
-    void memory.update(this.#version, { serving: sha256 });
+    this.#context.background(memory.update(this.#version, { serving: sha256 }));
     reports.switched(this.#version, how, {
       generation: generation.number,
       sha256,
@@ -121,7 +128,7 @@ export class Serving {
     this.#current = old;
     this.#publish(old);
     failed?.withdraw();
-    void memory.update(this.#version, { serving: old.build.sha256 });
+    this.#context.background(memory.update(this.#version, { serving: old.build.sha256 }));
     reports.switched(this.#version, "switch_back", {
       generation: old.number,
       sha256: old.build.sha256,
@@ -200,7 +207,7 @@ export class Serving {
         }),
     );
     generation.drain = drain;
-    void drain.run().then((report) => reports.drained(report));
+    this.#context.background(drain.run().then((report) => reports.drained(report)));
     return drain;
   }
 

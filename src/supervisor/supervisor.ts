@@ -132,6 +132,7 @@ export class Supervisor implements Service {
   readonly #wayDown: WayDown;
   readonly #orphans: Orphans;
   readonly #targetListeners = new Set<() => void>();
+  readonly #background = new Set<Promise<unknown>>();
   #converged = false;
   #collecting: Promise<unknown> | undefined;
 
@@ -183,6 +184,7 @@ export class Supervisor implements Service {
       stopGraceMs: grace,
       mayStart,
       orphansOf: (version) => this.#orphansOf(version),
+      background: (work) => this.#inBackground(work),
       changed: () => this.#tellTargets(),
     };
     this.#traffic = new VersionsService({
@@ -410,9 +412,18 @@ export class Supervisor implements Service {
     await this.#close();
   }
 
+  #inBackground(work: Promise<unknown>): void {
+    const settled = work.catch((error: unknown) =>
+      this.#parts.log.error("background_failed", { error: messageOf(error) })
+    );
+    this.#background.add(settled);
+    settled.then(() => this.#background.delete(settled));
+  }
+
   async #close(): Promise<void> {
     this.#orphans.hurry();
     await this.#collecting;
+    while (this.#background.size > 0) await Promise.all(this.#background);
     await this.#parts.children.flushed();
     await this.logs.close();
   }

@@ -43,6 +43,9 @@ export class VersionWorker {
   #override: string | undefined;
   #installed: readonly string[] = [];
   #rollout: Rollout | undefined;
+  /** Brings the build that served back, while the rollout of another one is still under way. */
+  #rescue: Rollout | undefined;
+  #cancelRescue: (() => void) | undefined;
   /** Why a new process of the build that serves is wanted, if it is. */
   #freshWanted: string | undefined;
   #lastError: { message: string; at: number } | undefined;
@@ -94,12 +97,14 @@ export class VersionWorker {
   }
 
   #listed(sha256: string): void {
-    const { quarantine, memory } = this.#context;
-    void quarantine.artifactChanged(this.name, sha256);
+    const { background, quarantine, memory } = this.#context;
+    background(quarantine.artifactChanged(this.name, sha256));
     this.#attempts.reset();
     const { rolledBackFrom } = memory.of(this.name);
     if (rolledBackFrom !== undefined && rolledBackFrom !== sha256) {
-      void memory.update(this.name, { rolledBackFrom: undefined, rolledBackTo: undefined });
+      background(
+        memory.update(this.name, { rolledBackFrom: undefined, rolledBackTo: undefined }),
+      );
     }
   }
 
@@ -108,7 +113,7 @@ export class VersionWorker {
     const { config, memory, quarantine } = this.#context;
     const serving = this.current?.build.sha256;
     return {
-      overlaps: overlapRule(config) === "always",
+      provenFirst: overlapRule(config) === "always" && !this.#serving.hasServed,
       ...(this.#desired === undefined ? {} : { listed: this.#desired.sha256 }),
       ...(this.#override === undefined ? {} : { override: this.#override }),
       ...(serving === undefined ? {} : { serving }),
@@ -213,6 +218,7 @@ export class VersionWorker {
       return;
     }
     if (canary?.build.sha256 === goal.sha256 && fresh === undefined) return;
+    if (this.#rescue?.sha256 === goal.sha256) return;
     if (this.#attempts.waitMs > 0) return this.#wakeIn(this.#attempts.waitMs);
     if (this.#mustWait()) return;
     await this.#bring(goal, fresh);
@@ -316,8 +322,70 @@ export class VersionWorker {
       goal.reason === "listed" && current?.alive === true && current.build.sha256 !== goal.sha256;
   }
 
-  /** Calls the rollout under way off if it is not what is wanted any more. */
+  /**
+   * The serving child crashed while another build is being brought, which may take long: the build is
+   * started again beside that, as long as nothing else serves.
+   */
+  #planRescue(sha256: string): void {
+    this.#cancelRescue?.();
+    const { clock } = this.#context.runtime;
+    this.#cancelRescue = clock.after(this.#attempts.waitMs, () => void this.#runRescue(sha256));
+  }
+
+  async #runRescue(sha256: string): Promise<void> {
+    if (this.#rescue !== undefined || !this.#isRescueWanted(sha256)) return;
+    const { builds, reports } = this.#context;
+    const rescue = new Rollout({
+      context: this.#context,
+      version: this.name,
+      sha256,
+      reason: "restart",
+      install: (signal, onProgress) =>
+        builds.install(this.name, sha256, this.#desired, signal, onProgress),
+      staggerMs: 0,
+      clearTheWay: () => Promise.resolve(),
+      onReady: (generation) => {
+        if (this.current !== undefined) throw new CalledOff("another generation serves");
+        this.#rescue = undefined;
+        this.#serving.switchTo(generation, "restart");
+      },
+      readyWindowMs: this.#attempts.windowMs,
+      serving: () => undefined,
+      onMove: this.#onMove,
+    });
+    this.#rescue = rescue;
+    reports.tell("info", "rollout_started", this.name, { sha256, reason: rescue.reason });
+    try {
+      await rescue.run();
+    } catch (error) {
+      if (!(error instanceof CalledOff)) {
+        const retryInMs = this.#attempts.backOff();
+        const failureClass = error instanceof RolloutFailure ? error.class : "transient";
+        reports.failed(this.name, failureClass, { sha256, error: messageOf(error), retryInMs });
+        this.#planRescue(sha256);
+      }
+    }
+    if (this.#rescue === rescue) this.#rescue = undefined;
+    this.wake();
+  }
+
+  #isRescueWanted(sha256: string): boolean {
+    const { mayStart, quarantine } = this.#context;
+    return mayStart() && this.known && this.current === undefined && this.#rollout !== undefined &&
+      this.#rollout.sha256 !== sha256 && quarantine.blocks(this.name, sha256) === undefined &&
+      !this.#mustWait();
+  }
+
+  /** Calls the rollouts under way off if they are not what is wanted any more. */
   #reviewRollout(): void {
+    const rescue = this.#rescue;
+    if (rescue !== undefined) {
+      const { mayStart, quarantine } = this.#context;
+      const isBlocked = quarantine.blocks(this.name, rescue.sha256) !== undefined;
+      if (!mayStart() || !this.known || isBlocked || this.current !== undefined) {
+        rescue.callOff("nothing is to be brought back any more");
+      }
+    }
     const rollout = this.#rollout;
     if (rollout === undefined) return;
     const goal = this.goal();
@@ -376,9 +444,9 @@ export class VersionWorker {
 
   /** Quarantines a build. In memory at once; on disk as soon as can be. */
   #blame(sha256: string, failureClass: FailureClass, message: string, retry: boolean): void {
-    const { quarantine, reports, runtime } = this.#context;
+    const { background, quarantine, reports, runtime } = this.#context;
     this.#note(message);
-    void quarantine.record(this.name, sha256, failureClass, message, retry);
+    background(quarantine.record(this.name, sha256, failureClass, message, retry));
     const retryAt = quarantine.blocks(this.name, sha256)?.retryAt;
     reports.failed(this.name, failureClass, {
       sha256,
@@ -406,16 +474,16 @@ export class VersionWorker {
   }
 
   #proven(generation: Generation): void {
-    const { memory, quarantine, reports } = this.#context;
+    const { background, memory, quarantine, reports } = this.#context;
     const { sha256 } = generation.build;
-    void memory.prove(this.name, sha256);
-    void quarantine.succeeded(this.name, sha256);
+    background(memory.prove(this.name, sha256));
+    background(quarantine.succeeded(this.name, sha256));
     reports.tell("info", "build_proven", this.name, { generation: generation.number, sha256 });
   }
 
   /** The serving child is gone without having been asked: its requests wait for the next one. */
   #crashed(generation: Generation, cause: string): void {
-    const { reports, runtime, quarantine } = this.#context;
+    const { config, reports, runtime, quarantine } = this.#context;
     this.#note(`the child ended: ${cause}`);
     if (!this.#context.mayStart()) return;
     const nowMs = runtime.clock.monotonic();
@@ -423,6 +491,9 @@ export class VersionWorker {
     // A quarantined build is not restarted: what comes instead need not wait for it.
     if (quarantine.blocks(this.name, generation.build.sha256) !== undefined) return;
     reports.tell("warn", "restart_planned", this.name, { delayMs: this.#attempts.backOff() });
+    const { sha256 } = generation.build;
+    const isOther = this.#rollout !== undefined && this.#rollout.sha256 !== sha256;
+    if (isOther && overlapRule(config) === "always") this.#planRescue(sha256);
   }
 
   readonly #onMove = (generation: Generation, move: GenerationMove, refused: boolean): void => {
@@ -508,6 +579,7 @@ export class VersionWorker {
   /** Nothing is started or switched any more. */
   stop(): void {
     this.#cancelWake?.();
+    this.#cancelRescue?.();
     this.#serving.freeze();
     this.#reviewRollout();
     // Those who wait for a start would wait in vain.

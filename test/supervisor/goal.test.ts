@@ -8,7 +8,7 @@ function goal(input: Partial<GoalInput> & { blocked?: string[] }): string {
   const chosen = chooseGoal({
     operator: {},
     installed: [],
-    overlaps: true,
+    provenFirst: true,
     isBlocked: (sha256) => blocked.includes(sha256),
     ...rest,
   });
@@ -55,8 +55,8 @@ test("after a restart a build that served well goes before one that nobody has s
   assert.is(goal({ listed: "b", operator, installed: ["a"], serving: "a" }), "listed b");
   assert.is(goal({ listed: "b", operator, installed: [] }), "listed b");
   assert.is(goal({ listed: "b", operator: { proven: ["a", "b"] }, installed: ["a"] }), "listed b");
-  // Where builds may not overlap it would only be one more stop.
-  assert.is(goal({ listed: "b", operator, installed: ["a"], overlaps: false }), "listed b");
+  // Where builds may not overlap it would only be one more stop; later it would undo a rollout.
+  assert.is(goal({ listed: "b", operator, installed: ["a"], provenFirst: false }), "listed b");
 });
 
 test("a rollback holds until the list changes", () => {
@@ -89,7 +89,7 @@ test("whatever is known, no blocked build is chosen, and a build must be at hand
       fc.array(sha),
       fc.array(sha),
       fc.boolean(),
-      (listed, serving, pinned, from, to, paused, proven, installed, blocked, overlaps) => {
+      (listed, serving, pinned, from, to, paused, proven, installed, blocked, provenFirst) => {
         const chosen = chooseGoal({
           ...(listed === undefined ? {} : { listed }),
           ...(serving === undefined ? {} : { serving }),
@@ -101,7 +101,7 @@ test("whatever is known, no blocked build is chosen, and a build must be at hand
             ...(to === undefined ? {} : { rolledBackTo: to }),
           },
           installed,
-          overlaps,
+          provenFirst,
           isBlocked: (sha256) => blocked.includes(sha256),
         });
         assert.is(chosen.kind === "none", listed === undefined);

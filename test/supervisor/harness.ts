@@ -177,7 +177,9 @@ export async function createHarness(options: HarnessOptions = {}): Promise<Harne
       await supervisor.quiesce();
       traffic.destroy();
       await traffic.close();
-      if (how.keepFolder !== true) await rm(folder, { recursive: true, force: true });
+      if (how.keepFolder !== true) {
+        await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+      }
     },
   };
   return harness;

@@ -301,6 +301,7 @@ async function simulate(input: ConfigInput = {}): Promise<Simulation> {
     stopGraceMs: config.killGraceMs,
     mayStart: () => true,
     orphansOf: () => [],
+    background: (work) => void work,
     changed: () => {},
   };
   const worker = new VersionWorker(context, "v1");
@@ -491,6 +492,23 @@ test("a build that was quarantined for good is not started again before it is al
   assert.is(await simulation.operate("allow"), "done");
   await simulation.world.clock.advance(10_000);
   assert.is(simulation.world.started.filter((build) => build === "stillborn").length, 2);
+});
+
+test("a build that crashes while another one is being brought comes back meanwhile", async () => {
+  const simulation = await simulate({ readyTimeoutMs: 60_000, readyMaxWaitMs: 60_000 });
+  const { world, worker } = simulation;
+  simulation.list("a");
+  await world.clock.advance(6_000);
+  simulation.list("never");
+  await world.clock.advance(3_000);
+  assert.is(worker.rollout?.sha256, "never");
+  [...world.children.values()].find((child) => child.build === "a")?.end({ code: 3 });
+  await world.clock.advance(2_500);
+  assert.is(worker.current?.build.sha256, "a");
+  assert.is(worker.current?.number, 3);
+  // The rollout that was under way goes on as if nothing had happened.
+  assert.is(worker.rollout?.sha256, "never");
+  assert.equal(simulation.events.filter((event) => event.kind === "rollout_called_off"), []);
 });
 
 test("a transient failure is tried again with a growing wait", async () => {
