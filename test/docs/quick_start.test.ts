@@ -25,7 +25,10 @@ test("every block of the quick start runs, and says what the page says", async (
   const blocks = [...page.matchAll(/```sh\n([\s\S]*?)```/g)].map(([, block]) => block ?? "");
   assert.is(blocks.length, 8);
   const ports = { 8080: await freePort(), 8081: await freePort() };
-  let script = `set -e\n${blocks.join("echo ---\n")}`;
+  // A block that fails must not leave Baton and its children behind.
+  const pid = "quick-start/baton.pid";
+  const cleanUp = `trap 'if [ -f ${pid} ]; then kill -TERM $(cat ${pid}); sleep 3; fi' EXIT`;
+  let script = `set -e\n${cleanUp}\n${blocks.join("echo ---\n")}`;
   for (const [port, free] of Object.entries(ports)) script = script.replaceAll(port, free);
   if ("Deno" in globalThis) {
     script = script.replace(/^BATON=.*$/m, 'BATON="deno run -A src/main.ts"');
