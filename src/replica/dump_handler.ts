@@ -18,6 +18,7 @@ import { dumpSlices } from "./dump_writer.ts";
 import { dynamoLeastBytes, dynamoSlices } from "./dynamo_writer.ts";
 import { laneId } from "../kv/lane_key.ts";
 import type { LaneStore, RecoverableLane } from "./lane_port.ts";
+import type { LoadProvider } from "./load_provider.ts";
 
 export interface DumpHandlerOptions {
   readonly runtime: Pick<Runtime, "clock" | "random">;
@@ -30,7 +31,7 @@ export interface DumpHandlerOptions {
   readonly recovered: () => boolean;
   /** True while a dump of a recovered peer is coming in: who waits for us waits with reason. */
   readonly hasSource?: () => boolean;
-  readonly exportLoad?: () => Iterable<unknown>;
+  readonly exportLoad?: LoadProvider["exportLoad"];
   /** Dumps that may run at once. */
   readonly maxDumps?: number;
   readonly idleTimeoutMs?: number;

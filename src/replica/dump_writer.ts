@@ -17,6 +17,7 @@ import {
   MAX_DECODER_PIECE,
   MAX_RUN_BLOCKS,
 } from "./dump_format.ts";
+import { loadLines, type LoadProvider } from "./load_provider.ts";
 import { LaneDigest } from "./lane_digest.ts";
 import { dumpable, type LaneCut, type LaneStore, type RecoverableLane } from "./lane_port.ts";
 import { SliceBuffer } from "./slice_buffer.ts";
@@ -29,8 +30,7 @@ export interface DumpSource {
   readonly nowMs: number;
   /** Which lanes to write; all when absent. */
   readonly wanted?: (lane: RecoverableLane) => boolean;
-  /** Hints about active load and affinity, each plain JSON of at most a few KiB. */
-  readonly exportLoad?: () => Iterable<unknown>;
+  readonly exportLoad?: LoadProvider["exportLoad"];
   /** Told the blocks of each slice's lane as it is written out, for metrics. */
   readonly onLane?: (cut: LaneCut) => void;
 }
@@ -73,8 +73,8 @@ export function* dumpSlices(source: DumpSource): Generator<Uint8Array<ArrayBuffe
     lanes += 1;
     blocks += cut.blocks.count;
   }
-  for (const load of source.exportLoad?.() ?? []) {
-    line(out, { kind: "load", load });
+  for (const text of loadLines(source.exportLoad)) {
+    out.text(`${text}\n`);
     if (out.length >= SLICE_BYTES) yield out.take();
   }
   line(out, { kind: "trailer", lanes, blocks });

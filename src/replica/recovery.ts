@@ -15,6 +15,7 @@ import { AttemptOrder, sameSet } from "./attempt_order.ts";
 import { Backoff } from "./backoff.ts";
 import { fetchDump, type FetchOutcome } from "./fetch_dump.ts";
 import type { LaneStore } from "./lane_port.ts";
+import type { LoadProvider } from "./load_provider.ts";
 import { type Discovery, isCandidate } from "./peer_view.ts";
 import { RecoveryLedger } from "./recovery_ledger.ts";
 import type { RecoveryMetrics } from "./recovery_metrics.ts";
@@ -45,7 +46,7 @@ export interface RecoveryOptions {
   readonly workersListed?: Promise<void>;
   readonly setCondition: (ok: boolean, reason: string) => void;
   /** Takes hints about active load and affinity, once, from the dump that completed first. */
-  readonly importLoad?: (records: readonly unknown[]) => void;
+  readonly importLoad?: LoadProvider["importLoad"];
 }
 
 export interface Recovery {
@@ -284,7 +285,8 @@ class PeerRecovery implements Recovery {
     const { runtime, config, replica, readToken, tls } = this.#options;
     let outcome: FetchOutcome | { readonly kind: "spent" } = { kind: "spent" };
     try {
-      const fetched = await fetchDump({
+      let fetched: FetchOutcome | undefined;
+      const fetching = fetchDump({
         runtime,
         url,
         replica,
@@ -305,9 +307,12 @@ class PeerRecovery implements Recovery {
         idleTimeoutMs: config.idleTimeoutMs,
         signal: patience.signal,
         onBytes: (bytes) => ledger.received({ bytes }),
+      }).then(async (done) => {
+        // Lanes whose replay is under way are settled before anybody else is asked for them.
+        await sink.settled();
+        fetched = done;
       });
-      // Lanes whose replay is under way are settled before anybody else is asked for them.
-      if (await patience.within(sink.settled())) outcome = fetched;
+      if (await patience.within(fetching) && fetched !== undefined) outcome = fetched;
     } catch (error) {
       if (!patience.isSpent) throw error;
     } finally {

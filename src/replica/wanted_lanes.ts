@@ -104,8 +104,11 @@ export class WantedLanes {
           running.delete(done)
         );
         running.add(done);
-        // Replays wait for workers: one that is slow must not stop the rest of the dump.
-        return running.size < MAX_COMMITS ? undefined : Promise.race(running);
+        // The next lane comes when this one's columns are in the index. Its replay may go on then:
+        // a worker that is slow must not stop the rest of the dump.
+        const isLoading = wanted.lane.state === "loading";
+        if (!isLoading && running.size < MAX_COMMITS) return undefined;
+        return isLoading ? Promise.race([this.#loaded(wanted), done]) : Promise.race(running);
       },
       load: (load) => this.#options.onLoad?.(load),
       settled: async () => {
@@ -175,6 +178,16 @@ export class WantedLanes {
     const { beyond } = wanted;
     if (beyond === undefined || head.cursor === null || head.epoch !== beyond.epoch) return true;
     return BigInt(head.cursor) > beyond.cursor;
+  }
+
+  #loaded(wanted: Wanted): Promise<void> {
+    return new Promise((resolve) => {
+      const forget = this.#options.store.onChange(() => {
+        if (wanted.lane.state === "loading") return;
+        forget();
+        resolve();
+      });
+    });
   }
 
   async #commit(

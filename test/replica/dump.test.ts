@@ -302,6 +302,19 @@ test("load lines come along, in order", async () => {
   assert.equal(taken.loads, loads);
 });
 
+test("hints that are too large, or a provider that fails, cost the hints and not the dump", async () => {
+  const exportLoad = function* () {
+    yield { a: 1 };
+    yield "x".repeat(200_000);
+    yield { b: 2 };
+    throw new Error("the router is not there");
+  };
+  const taken = await read(write(new Shelf(CUTS), { exportLoad }));
+  assert.is(taken.error, undefined);
+  assert.equal(taken.loads, [{ a: 1 }, { b: 2 }]);
+  assert.is(taken.cuts.length, CUTS.length);
+});
+
 test("kv 53: only lanes of the catalogue are written, and only when they can be gone on from", async () => {
   const store = new Shelf(CUTS);
   const slices = dumpSlices({ store, replica: "r", nowMs: 0 });
