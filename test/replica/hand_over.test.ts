@@ -4,6 +4,10 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import type { EngineEvent, EngineStored } from "../../src/kv/engine_event.ts";
 import type { Lane, LaneBatch } from "../../src/kv/lane.ts";
+import type { LaneCut } from "../../src/replica/lane_port.ts";
+import { runtime } from "../support/runtime.ts";
+import { dumpOf } from "./support/loop.ts";
+import { makeCut } from "./support/shelf.ts";
 import {
   closeAll,
   contentOf,
@@ -376,6 +380,41 @@ test("mistake 1: two replicas without an index, each the other's only peer, both
   const states = await Promise.all([a.recovery.done, b.recovery.done]);
   for (const state of states) assert.ok(state === "empty_bootstrap" || state === "recovered");
   await close(a, b);
+});
+
+test("a peer that sends well-made nonsense costs the lane its content and nothing else", async () => {
+  const good = makeCut(KEY, 50, { cursor: 5n });
+  const twice = makeCut(KEY, 50, { cursor: 5n });
+  twice.blocks.engines.fill(7n);
+  const nonsense: LaneCut[] = [
+    twice,
+    { ...good, decoderState: { reader: { groups: [["x"]] }, digests: [["y", {}]] } },
+    { ...good, decoderState: "what?" },
+    { ...good, decoderState: { reader: { namespaces: { salts: [], blocks: "zz", of: [9] } } } },
+    { ...good, cursor: 2n ** 64n - 1n },
+  ];
+  for (const [at, cut] of nonsense.entries()) {
+    const server = await runtime.http.serve(
+      { address: { kind: "tcp", host: "127.0.0.1", port: 0 } },
+      (request) => dumpOf([cut], { size: 4 })(request),
+    );
+    const port = server.address.kind === "tcp" ? server.address.port : 0;
+    const joiner = await testReplica({
+      lanes: [KEY],
+      peers: [`http://127.0.0.1:${port}`],
+      config: { recoveryBudgetMs: 6000 },
+    });
+    lane(joiner).attach({ replay: () => Promise.resolve({ kind: "complete" }) });
+    joiner.recovery.start();
+    await joiner.recovery.done;
+    // Whatever was made of it, the worker's own events are what counts in the end.
+    lane(joiner).receive({ seq: 0n, events: [{ kind: "cleared" }] });
+    lane(joiner).receive({ seq: 1n, events: [storedOf(1n)] });
+    await until(() => lane(joiner).cursor === 1n, `case ${at}: the lane goes on`);
+    assert.is(contentOf(lane(joiner)).length, 1, `case ${at}`);
+    await close(joiner);
+    await server.destroy();
+  }
 });
 
 test("the token is asked for, and a joiner that has it recovers", async () => {
