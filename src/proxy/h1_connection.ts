@@ -9,19 +9,18 @@
  */
 
 import { BatonError, type ErrorCode } from "../errors.ts";
-import type { ByteSocket, MessageHead, MessageParser, SocketHandlers } from "../runtime/runtime.ts";
+import type { ByteSocket, SocketHandlers } from "../runtime/runtime.ts";
 import { hasToken } from "./answer_reader.ts";
 import type { Framing, RawSide, TunnelEnd } from "./client_side.ts";
 import type { Timed } from "./deadlines.ts";
 import { H1Exchange } from "./h1_exchange.ts";
-import { HOST_VALUE, HTTP2_PREFACE, isHttp2Preface, REQUEST_ID } from "./request_rules.ts";
+import { HOST_VALUE, isHttp2Preface, REQUEST_ID } from "./request_rules.ts";
 import {
   bit,
   CONNECTION,
   CONTENT_LENGTH,
   Head,
   HOST,
-  isToken,
   parseLength,
   type RequestLine,
   scanRequestLine,
@@ -31,6 +30,7 @@ import {
   X_REQUEST_ID,
 } from "./head.ts";
 import type { ServedConnection, TrafficCore } from "./traffic_core.ts";
+import { OddRequest } from "./odd_request.ts";
 import { Stamper, timesInVia } from "./stamps.ts";
 
 const READ_HEAD = 0;
@@ -44,7 +44,6 @@ const CLOSED = 5;
 const MOST_STASHED_BYTES = 65536;
 /** What is read and thrown away, after an early answer, so that the client gets to read it. */
 const MOST_LINGER_BYTES = 16 * 1024 * 1024;
-const LONGEST_METHOD = 32;
 const NONE = new Uint8Array(0);
 
 const ABSOLUTE_FORM = /^https?:\/\/([^/?#]*)(.*)$/i;
@@ -73,13 +72,8 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
   #tunnel: TunnelEnd | undefined;
   /** Exchanges whose last bytes still wait for the client's window. */
   #owed: (() => void)[] = [];
-  // llhttp, and what it has said so far about the message that it reads.
-  #parser: MessageParser | undefined;
-  #method = "";
-  #parsedHead: MessageHead | undefined;
-  #headBytes = 0;
-  #decoded: Uint8Array[] = [];
-  #decodedEnd: string | undefined;
+  /** The present request, when it is llhttp that reads it. */
+  #odd: OddRequest | undefined;
 
   constructor(core: TrafficCore, socket: ByteSocket) {
     this.core = core;
@@ -99,7 +93,7 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
 
   /** Nothing is owed on it: no exchange, and no part of a request. */
   get idle(): boolean {
-    return this.#state === READ_HEAD && this.#parser === undefined && this.#owed.length === 0;
+    return this.#state === READ_HEAD && this.#odd === undefined && this.#owed.length === 0;
   }
 
   // ------------------------------------------------------------------------------------- bytes
@@ -170,13 +164,14 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     if (this.#state === READ_HEAD) return true;
     if (this.#state !== READ_BODY) return false;
     const exchange = this.#exchange;
-    return exchange?.sink !== undefined && !exchange.requestPaused && this.#decoded.length === 0;
+    if (exchange?.sink === undefined || exchange.requestPaused) return false;
+    return this.#odd === undefined || this.#odd.pieces.length === 0;
   }
 
   /** Goes on with what was kept. */
   #continue(): void {
     if (this.#isRunning) return;
-    if (this.#decoded.length > 0 || this.#decodedEnd !== undefined) this.#deliverDecoded();
+    this.#deliverDecoded();
     if (this.#stash.length > 0 && this.#canUse()) {
       const chunk = this.#stash;
       this.#stash = NONE;
@@ -196,7 +191,7 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
 
   #readHead(chunk: Uint8Array, from: number): number {
     const { latin1, limits } = this.core;
-    if (this.#parser === undefined) {
+    if (this.#odd === undefined) {
       const lines = scanRequestLine(chunk, from, chunk.length, latin1, this.#line);
       if (lines > 0) {
         const end = this.#head.scan(chunk, lines, chunk.length, latin1);
@@ -210,7 +205,7 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
         }
       }
     }
-    return this.#readHeadWithParser(chunk, from);
+    return this.#readOddHead(chunk, from);
   }
 
   /** The scanner's reading is everybody's reading: no transfer coding, at most one plain length. */
@@ -228,93 +223,27 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
       : -1;
   }
 
-  /** The method is ours to read, since llhttp knows only registered ones; the rest is llhttp's. */
-  #readHeadWithParser(chunk: Uint8Array, from: number): number {
+  #readOddHead(chunk: Uint8Array, from: number): number {
     const { core } = this;
-    let at = from;
-    if (this.#parser === undefined) {
-      this.#parser = core.takeParser(this.#parserHandlers);
-      this.#method = "";
-      this.#headBytes = 0;
-      this.#parsedHead = undefined;
+    if (this.#odd === undefined) {
+      this.#odd = new OddRequest(core);
       this.deadlineMs = core.now() + core.limits.headerTimeoutMs;
     }
-    if (!this.#method.endsWith(" ")) {
-      for (; at < chunk.length && !this.#method.endsWith(" "); at++) {
-        const char = String.fromCharCode(chunk[at] as number);
-        const isEmptyLine = this.#method === "" && (char === "\r" || char === "\n");
-        if (!isEmptyLine && !isToken(char) && (char !== " " || this.#method === "")) {
-          return this.#refuse("bad_request", chunk);
-        }
-        if (!isEmptyLine) this.#method += char;
-        this.#headBytes += 1;
-        if (this.#method.length > LONGEST_METHOD || this.#headBytes > 2 * LONGEST_METHOD) {
-          return this.#refuse("bad_request", chunk);
-        }
-      }
-      if (!this.#method.endsWith(" ")) return at;
-      // CONNECT has a form of target of its own.
-      this.#parser.execute(this.#method === "CONNECT " ? CONNECT_AND_SPACE : GET_AND_SPACE, 0);
-    }
-    const stop = this.#parser.execute(chunk, at);
-    const { error } = this.#parser;
-    if (error !== undefined) {
-      if (HTTP2_PREFACE.startsWith(this.#method)) {
-        return this.#refuse("version_not_supported", chunk);
-      }
-      return this.#refuse("bad_request", chunk, error);
-    }
-    const head = this.#parsedHead;
-    this.#headBytes += stop - at;
-    const { limits } = core;
-    if (this.#parser.targetLength > limits.targetBytes) {
-      return this.#refuse("target_too_long", chunk);
-    }
-    const headBytes = head === undefined ? this.#headBytes : head.lines.length;
-    if (headBytes > limits.headerBytes + (head === undefined ? limits.targetBytes : 0)) {
-      return this.#refuse("headers_too_large", chunk);
-    }
+    const odd = this.#odd;
+    const stop = odd.readHead(chunk, from);
+    if (odd.refusal !== undefined) return this.#refuse(odd.refusal.code, chunk, odd.refusal.detail);
+    const { head } = odd;
     if (head === undefined) return stop;
-    this.#parsedHead = undefined;
-    this.#headBytes = 0;
-    return this.#beginParsed(head, chunk, stop);
-  }
-
-  #beginParsed(head: MessageHead, chunk: Uint8Array, stop: number): number {
-    if (head.version !== 10 && head.version !== 11) {
-      return this.#refuse("version_not_supported", chunk);
+    odd.head = undefined;
+    const isChunked = odd.understand(head, this.#head);
+    if (typeof isChunked !== "boolean") {
+      return this.#refuse(isChunked.code, chunk, isChunked.detail);
     }
-    const bytes = new Uint8Array(head.lines.length + 2);
-    for (let at = 0; at < head.lines.length; at++) bytes[at] = head.lines.charCodeAt(at);
-    bytes[head.lines.length] = 13;
-    bytes[head.lines.length + 1] = 10;
-    if (this.#head.scan(bytes, 0, bytes.length, this.core.latin1) < 0) {
-      return this.#refuse("bad_request", chunk);
-    }
-    const coding = this.#head.joined(TRANSFER_ENCODING);
-    let length = this.#plainLength();
-    if (coding !== undefined) {
-      if (head.version === 10 || coding.toLowerCase() !== "chunked") {
-        return this.#refuse("bad_request", chunk, "transfer-encoding");
-      }
-      length = Infinity;
-    }
-    this.#begin(this.#method.slice(0, -1), head.target, head.version, length);
+    const length = isChunked ? Infinity : this.#plainLength();
+    this.#begin(odd.method, head.target, head.version, length);
     if (this.#state >= CLOSING) return chunk.length;
-    return this.#takeDecoded(chunk, this.#exchange) ? stop : chunk.length;
+    return this.#takeDecoded(chunk, odd) ? stop : chunk.length;
   }
-
-  readonly #parserHandlers = {
-    head: (head: MessageHead): void => {
-      this.#parsedHead = head;
-    },
-    body: (chunk: Uint8Array): void => {
-      this.#decoded.push(chunk);
-    },
-    end: (trailers: string): void => {
-      this.#decodedEnd = trailers;
-    },
-  };
 
   /** `length`: -1 without a body, Infinity for a chunked one. */
   #begin(method: string, target: string, version: number, length: number): void {
@@ -436,7 +365,7 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
 
   #readBody(chunk: Uint8Array, from: number): number {
     const exchange = this.#exchange as H1Exchange;
-    if (this.#parser !== undefined) return this.#readBodyWithParser(chunk, from, exchange);
+    if (this.#odd !== undefined) return this.#readOddBody(chunk, from, this.#odd);
     const end = Math.min(chunk.length, from + this.#bodyLeft);
     this.#bodyLeft -= end - from;
     this.#windowBytes += end - from;
@@ -448,23 +377,18 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     return end;
   }
 
-  #readBodyWithParser(chunk: Uint8Array, from: number, exchange: H1Exchange): number {
-    const parser = this.#parser as MessageParser;
-    const stop = parser.execute(chunk, from);
-    if (parser.error !== undefined) return this.#breakRequest("bad_request", chunk);
-    const hasBody = this.#decoded.length > 0;
-    this.#headBytes = hasBody ? 0 : this.#headBytes + stop - from;
-    if (this.#headBytes > this.core.limits.headerBytes) {
-      return this.#breakRequest("headers_too_large", chunk);
-    }
-    return this.#takeDecoded(chunk, exchange) ? stop : chunk.length;
+  #readOddBody(chunk: Uint8Array, from: number, odd: OddRequest): number {
+    const stop = odd.readBody(chunk, from);
+    if (odd.refusal !== undefined) return this.#breakRequest(odd.refusal.code, chunk);
+    return this.#takeDecoded(chunk, odd) ? stop : chunk.length;
   }
 
   /** Counts and hands on what llhttp has just decoded; false when it was too much. */
-  #takeDecoded(chunk: Uint8Array, exchange: H1Exchange | undefined): boolean {
+  #takeDecoded(chunk: Uint8Array, odd: OddRequest): boolean {
+    const exchange = this.#exchange;
     if (exchange === undefined) return true;
     let bytes = 0;
-    for (const piece of this.#decoded) bytes += piece.length;
+    for (const piece of odd.pieces) bytes += piece.length;
     this.#windowBytes += bytes;
     exchange.bytesFromClient += bytes;
     const most = this.core.limits.bodyBytes;
@@ -473,28 +397,25 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
       return false;
     }
     this.#deliverDecoded();
+    // What nobody takes now has to outlive the chunk.
+    odd.pieces = odd.pieces.map((piece) => piece.slice());
     return true;
   }
 
-  /** Hands on what llhttp decoded; what cannot be taken now is copied and kept. */
+  /** Hands on what llhttp decoded, as far as it is wanted now. */
   #deliverDecoded(): void {
+    const odd = this.#odd;
     const exchange = this.#exchange;
-    const pieces = this.#decoded;
-    let at = 0;
-    while (at < pieces.length && exchange?.sink !== undefined && !exchange.requestPaused) {
-      const piece = pieces[at] as Uint8Array;
-      at += 1;
-      exchange.sink.onRequestChunk(piece);
-    }
-    if (this.#decoded !== pieces) return;
-    this.#decoded = at === pieces.length ? [] : pieces.slice(at).map((piece) => piece.slice());
-    if (this.#decoded.length > 0 || this.#decodedEnd === undefined || this.#state !== READ_BODY) {
+    if (odd === undefined || exchange === undefined || this.#state !== READ_BODY) return;
+    while (exchange.sink !== undefined && !exchange.requestPaused) {
+      const piece = odd.pieces.shift();
+      if (piece !== undefined) {
+        exchange.sink.onRequestChunk(piece);
+        continue;
+      }
+      if (odd.trailers !== undefined && this.#odd === odd) this.#requestComplete(odd.trailers);
       return;
     }
-    if (exchange?.sink === undefined || exchange.requestPaused) return;
-    const trailers = this.#decodedEnd;
-    this.#decodedEnd = undefined;
-    this.#requestComplete(trailers);
   }
 
   #requestComplete(trailers: string): void {
@@ -521,10 +442,8 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
   }
 
   #releaseParser(): void {
-    if (this.#parser === undefined) return;
-    this.core.returnParser(this.#parser);
-    this.#parser = undefined;
-    this.#method = "";
+    this.#odd?.release();
+    this.#odd = undefined;
   }
 
   #startWindow(): void {
@@ -562,7 +481,6 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     this.#exchange = undefined;
     if (!exchange.requestComplete || !exchange.keepAlive || this.#hasFin) return this.#close();
     this.#state = READ_HEAD;
-    this.#decodedEnd = undefined;
     this.deadlineMs = this.core.now() + this.core.limits.keepAliveMs;
     this.#continue();
   }
@@ -701,7 +619,6 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     const wasTunnel = this.#state === TUNNEL;
     this.#state = CLOSED;
     this.#stash = NONE;
-    this.#decoded = [];
     this.deadlineMs = Infinity;
     this.core.deadlines.remove(this);
     this.#releaseParser();
@@ -736,7 +653,7 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     const { limits } = this.core;
     switch (this.#state) {
       case READ_HEAD:
-        if (this.#parser === undefined) return this.#close();
+        if (this.#odd === undefined) return this.#close();
         this.#refuse("request_timeout", NONE);
         return;
       case READ_BODY: {
@@ -767,9 +684,6 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     this.deadlineMs = nowMs + 100;
   }
 }
-
-const GET_AND_SPACE = new TextEncoder().encode("GET ");
-const CONNECT_AND_SPACE = new TextEncoder().encode("CONNECT ");
 
 const REFUSALS: Partial<Record<ErrorCode, string>> = {
   bad_request: "the request is malformed",
