@@ -8,6 +8,7 @@ import { gzipSync } from "node:zlib";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { createForward } from "../../src/proxy/forward.ts";
+import { ConnectFailed } from "../../src/runtime/runtime.ts";
 import { runtime } from "../support/runtime.ts";
 import { upstreamAddress } from "../../src/proxy/upstream_service.ts";
 import {
@@ -368,6 +369,21 @@ test("rule 74: a refused connection is tried again, then 502, and told to the ta
   } finally {
     await proxy.close();
   }
+});
+
+test("rule 74: a connect that takes too long is a 504 at once, with no second try", async () => {
+  let tries = 0;
+  const connect = () => {
+    tries += 1;
+    return Promise.reject(new ConnectFailed("timeout", "no connection within 5000 ms"));
+  };
+  const forward = createForward({ runtime: { ...runtime, net: { ...runtime.net, connect } } });
+  await withProxy({ forward }, async (proxy) => {
+    const answer = await ask(proxy, get("/"));
+    assert.is(statusOf(answer), 504);
+    assert.match(answer, "upstream_timeout");
+    assert.equal([tries, proxy.target.connectFailures], [1, 1]);
+  });
 });
 
 test("rule 74: a child that closes idle connections gets its POSTs on fresh ones: none fails, none twice", async () => {
