@@ -20,6 +20,7 @@ import type { Build, Generation, GenerationMove } from "./generation.ts";
 import { chooseGoal, type Goal, type GoalInput, rollbackGoal } from "./goal.ts";
 import { overlapAllowed } from "./overlap.ts";
 import { OVERRIDE_PREFIX } from "./overrides.ts";
+import { Rescue } from "./rescue.ts";
 import { Rollout } from "./rollout.ts";
 import { Serving } from "./serving.ts";
 import { CalledOff, orCalledOff } from "./wait.ts";
@@ -38,14 +39,12 @@ export class VersionWorker {
   readonly #context: ServiceContext;
   readonly #serving: Serving;
   readonly #attempts: Attempts;
+  readonly #rescue: Rescue;
   #desired: DesiredVersion | undefined;
   /** `override:<hash>` of a local file that goes before every published build. */
   #override: string | undefined;
   #installed: readonly string[] = [];
   #rollout: Rollout | undefined;
-  /** Brings the build that served back, while the rollout of another one is still under way. */
-  #rescue: Rollout | undefined;
-  #cancelRescue: (() => void) | undefined;
   /** Why a new process of the build that serves is wanted, if it is. */
   #freshWanted: string | undefined;
   #lastError: { message: string; at: number } | undefined;
@@ -68,6 +67,17 @@ export class VersionWorker {
       },
       proven: (generation) => this.#proven(generation),
       changed: () => this.wake(),
+    });
+    this.#rescue = new Rescue({
+      context,
+      version: name,
+      attempts: this.#attempts,
+      install: (sha256) => (signal, onProgress) =>
+        context.builds.install(name, sha256, this.#desired, signal, onProgress),
+      onMove: (generation, move, refused) => this.#onMove(generation, move, refused),
+      isWanted: (sha256) => this.#isRescueWanted(sha256),
+      switchTo: (generation) => this.#serving.switchTo(generation, "restart"),
+      ended: () => this.wake(),
     });
   }
 
@@ -218,7 +228,7 @@ export class VersionWorker {
       return;
     }
     if (canary?.build.sha256 === goal.sha256 && fresh === undefined) return;
-    if (this.#rescue?.sha256 === goal.sha256) return;
+    if (this.#rescue.sha256 === goal.sha256) return;
     if (this.#attempts.waitMs > 0) return this.#wakeIn(this.#attempts.waitMs);
     if (this.#mustWait()) return;
     await this.#bring(goal, fresh);
@@ -322,69 +332,21 @@ export class VersionWorker {
       goal.reason === "listed" && current?.alive === true && current.build.sha256 !== goal.sha256;
   }
 
-  /**
-   * The serving child crashed while another build is being brought, which may take long: the build is
-   * started again beside that, as long as nothing else serves.
-   */
-  #planRescue(sha256: string): void {
-    this.#cancelRescue?.();
-    const { clock } = this.#context.runtime;
-    this.#cancelRescue = clock.after(this.#attempts.waitMs, () => void this.#runRescue(sha256));
-  }
-
-  async #runRescue(sha256: string): Promise<void> {
-    if (this.#rescue !== undefined || !this.#isRescueWanted(sha256)) return;
-    const { builds, reports } = this.#context;
-    const rescue = new Rollout({
-      context: this.#context,
-      version: this.name,
-      sha256,
-      reason: "restart",
-      install: (signal, onProgress) =>
-        builds.install(this.name, sha256, this.#desired, signal, onProgress),
-      staggerMs: 0,
-      clearTheWay: () => Promise.resolve(),
-      onReady: (generation) => {
-        if (this.current !== undefined) throw new CalledOff("another generation serves");
-        this.#rescue = undefined;
-        this.#serving.switchTo(generation, "restart");
-      },
-      readyWindowMs: this.#attempts.windowMs,
-      serving: () => undefined,
-      onMove: this.#onMove,
-    });
-    this.#rescue = rescue;
-    reports.tell("info", "rollout_started", this.name, { sha256, reason: rescue.reason });
-    try {
-      await rescue.run();
-    } catch (error) {
-      if (!(error instanceof CalledOff)) {
-        const retryInMs = this.#attempts.backOff();
-        const failureClass = error instanceof RolloutFailure ? error.class : "transient";
-        reports.failed(this.name, failureClass, { sha256, error: messageOf(error), retryInMs });
-        this.#planRescue(sha256);
-      }
-    }
-    if (this.#rescue === rescue) this.#rescue = undefined;
-    this.wake();
-  }
-
+  /** The build that crashed may be brought back as long as something else is being brought. */
   #isRescueWanted(sha256: string): boolean {
     const { mayStart, quarantine } = this.#context;
-    return mayStart() && this.known && this.current === undefined && this.#rollout !== undefined &&
-      this.#rollout.sha256 !== sha256 && quarantine.blocks(this.name, sha256) === undefined &&
-      !this.#mustWait();
+    const goal = this.goal();
+    const isOther = this.#rollout !== undefined && this.#rollout.sha256 !== sha256;
+    return mayStart() && this.known && this.current === undefined && !this.#mustWait() &&
+      quarantine.blocks(this.name, sha256) === undefined &&
+      (isOther || (goal.kind === "run" && goal.sha256 === sha256));
   }
 
   /** Calls the rollouts under way off if they are not what is wanted any more. */
   #reviewRollout(): void {
-    const rescue = this.#rescue;
-    if (rescue !== undefined) {
-      const { mayStart, quarantine } = this.#context;
-      const isBlocked = quarantine.blocks(this.name, rescue.sha256) !== undefined;
-      if (!mayStart() || !this.known || isBlocked || this.current !== undefined) {
-        rescue.callOff("nothing is to be brought back any more");
-      }
+    const rescued = this.#rescue.sha256;
+    if (rescued !== undefined && !this.#isRescueWanted(rescued)) {
+      this.#rescue.callOff("nothing is to be brought back any more");
     }
     const rollout = this.#rollout;
     if (rollout === undefined) return;
@@ -493,7 +455,7 @@ export class VersionWorker {
     reports.tell("warn", "restart_planned", this.name, { delayMs: this.#attempts.backOff() });
     const { sha256 } = generation.build;
     const isOther = this.#rollout !== undefined && this.#rollout.sha256 !== sha256;
-    if (isOther && overlapRule(config) === "always") this.#planRescue(sha256);
+    if (isOther && overlapRule(config) === "always") this.#rescue.plan(sha256);
   }
 
   readonly #onMove = (generation: Generation, move: GenerationMove, refused: boolean): void => {
@@ -579,7 +541,7 @@ export class VersionWorker {
   /** Nothing is started or switched any more. */
   stop(): void {
     this.#cancelWake?.();
-    this.#cancelRescue?.();
+    this.#rescue.callOff("the service is going down");
     this.#serving.freeze();
     this.#reviewRollout();
     // Those who wait for a start would wait in vain.
