@@ -187,13 +187,18 @@ export async function run(context: BenchContext): Promise<BenchResult> {
     figure("source_over_index_mib", small.source_over_index_mib, ["<=", 64]);
     figure("joiner_over_index_mib", small.joiner_over_index_mib, ["<=", 64]);
     figure("traffic_p99_added_ms", small.dump_p99_ms - small.quiet_p99_ms, ["<=", 5]);
-    figure("source_busy_ms", small.source_busy_ms, ["<=", 10]);
-    figure("joiner_busy_ms", small.joiner_busy_ms, ["<=", 10]);
+    // Longest turn by the thread's own processor time, which other processes do not disturb; Deno
+    // counts that in steps of 10 ms only, so there it is by the clock.
+    const turn = runtime === "node" ? "busy" : "stall";
+    figure(`source_${turn}_ms`, small[`source_${turn}_ms`], ["<=", 10]);
+    figure(`joiner_${turn}_ms`, small[`joiner_${turn}_ms`], ["<=", 10]);
     figure("lanes_restored", small.lanes_restored, ["==", LANES]);
     figure("lanes_live", Math.min(small.lanes_live, big.lanes_live), ["==", LANES]);
     figure("differs", small.differs + big.differs, ["==", 0]);
     const ratio = (big.ready_ms / small.ready_ms) / (large / 1_000_000);
     figure("large_time_over_linear", ratio, ["<=", 1.5]);
+    const cpu = big.joiner_cpu_ms / small.joiner_cpu_ms / (large / 1_000_000);
+    figure("large_cpu_over_linear", cpu, ["<=", 1.5]);
     // Flat: what is over the index is garbage that waits for the collector, whatever the size.
     figure("large_source_over_index_mib", big.source_over_index_mib, ["<=", 128]);
     figure("large_joiner_over_index_mib", big.joiner_over_index_mib, ["<=", 128]);

@@ -8,7 +8,7 @@
 const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const PAD = 61;
 const ENCODE = Uint8Array.from(ALPHABET, (letter) => letter.charCodeAt(0));
-const DECODE = new Uint8Array(128).fill(255);
+const DECODE = new Uint8Array(256).fill(255);
 for (const [value, letter] of [...ALPHABET].entries()) DECODE[letter.charCodeAt(0)] = value;
 
 /** Bytes that `length` bytes take as base64. */
@@ -41,20 +41,20 @@ export function encodeBase64(bytes: Uint8Array, target: Uint8Array, at: number):
 }
 
 /**
- * Reads exactly `target.length` bytes out of `text`. False if the text is not the base64 of that
- * many bytes (wrong length, foreign letter, wrong padding).
+ * Reads exactly `target.length` bytes out of the letters `source`. False if they are not the base64
+ * of that many bytes (wrong length, foreign letter, wrong padding).
  */
-export function decodeBase64(text: string, target: Uint8Array): boolean {
+export function decodeBase64(source: Uint8Array, target: Uint8Array): boolean {
   const length = target.length;
-  if (text.length !== base64Length(length)) return false;
+  if (source.length !== base64Length(length)) return false;
   const whole = length - (length % 3);
   let from = 0;
   let wrong = 0;
   for (let to = 0; to < whole; to += 3) {
-    const a = letter(text, from);
-    const b = letter(text, from + 1);
-    const c = letter(text, from + 2);
-    const d = letter(text, from + 3);
+    const a = DECODE[source[from] as number] as number;
+    const b = DECODE[source[from + 1] as number] as number;
+    const c = DECODE[source[from + 2] as number] as number;
+    const d = DECODE[source[from + 3] as number] as number;
     wrong |= a | b | c | d;
     target[to] = (a << 2) | (b >> 4);
     target[to + 1] = (b << 4) | (c >> 2);
@@ -63,25 +63,20 @@ export function decodeBase64(text: string, target: Uint8Array): boolean {
   }
   const rest = length - whole;
   if (rest > 0) {
-    const a = letter(text, from);
-    const b = letter(text, from + 1);
+    const a = DECODE[source[from] as number] as number;
+    const b = DECODE[source[from + 1] as number] as number;
     wrong |= a | b;
     target[whole] = (a << 2) | (b >> 4);
     if (rest === 2) {
-      const c = letter(text, from + 2);
+      const c = DECODE[source[from + 2] as number] as number;
       wrong |= c;
       if ((c & 3) !== 0) return false;
       target[whole + 1] = (b << 4) | (c >> 2);
-    } else if ((b & 15) !== 0 || text.charCodeAt(from + 2) !== PAD) {
+    } else if ((b & 15) !== 0 || source[from + 2] !== PAD) {
       return false;
     }
-    if (text.charCodeAt(from + 3) !== PAD) return false;
+    if (source[from + 3] !== PAD) return false;
   }
   // A letter is at most 63; anything foreign set a higher bit.
   return wrong < 64;
-}
-
-function letter(text: string, at: number): number {
-  const code = text.charCodeAt(at);
-  return code < 128 ? DECODE[code] as number : 255;
 }

@@ -99,6 +99,7 @@ class DumpParser {
   /** Takes one line; the promise, if any, is that of a committed lane. */
   line(bytes: Uint8Array): Promise<void> | undefined {
     if (this.#skipped !== undefined && startsWith(bytes, RUN_PREFIX)) return undefined;
+    if (this.#staged?.usualRun(bytes) === true) return undefined;
     const line = checkLine(parse(bytes));
     if (line === undefined) return undefined;
     if (this.#ended) throw new DumpBroken("a line after the trailer");
