@@ -88,6 +88,15 @@ export const serviceTimeoutsSchema = v.partial(v.strictObject({
 }));
 
 export const trafficSchema = v.strictObject({
+  workers: v.optional(
+    whole(
+      "Threads that the data path runs in. With more than 1 each has a listener of its own on the " +
+        "same TCP port (SO_REUSEPORT). Not together with a pool, a unix socket or an inherited one.",
+      1,
+      64,
+    ),
+    1,
+  ),
   trustedProxies: v.optional(
     v.pipe(
       v.array(v.string('an address, a CIDR range, or "unix"')),

@@ -197,7 +197,7 @@ class Host implements Baton {
       metrics: this.#metrics,
       lifecycle: this.lifecycle,
       config: this.#config,
-      services: this.#services.list.map((one) => one.service),
+      services: this.#services.list,
       appFetch: (request) => app.fetch(request),
     });
     this.#traffic = hosted.server;

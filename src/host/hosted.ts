@@ -6,6 +6,7 @@ import type { VersionsHealth } from "../http/traffic.ts";
 import type { VersionsOperator } from "../http/versions_api.ts";
 import type { DrainTarget, ShutdownPart } from "../lifecycle/mod.ts";
 import type { Service } from "../proxy/routes.ts";
+import type { ThreadedService } from "../threads/threaded_traffic.ts";
 
 export interface HostedService {
   readonly service: Service;
@@ -18,6 +19,8 @@ export interface HostedService {
   /** A versions service also has these. */
   readonly operator?: VersionsOperator;
   readonly health?: VersionsHealth;
+  /** How threads of the data path may serve it; absent: they may not. */
+  readonly threaded?: ThreadedService;
   /** A pool's workers with their lanes, for `/api/v1/workers`. */
   workers?(): readonly unknown[];
 }

@@ -8,10 +8,11 @@ import { printAddress } from "../config/values.ts";
 import type { Lifecycle } from "../lifecycle/mod.ts";
 import type { Log } from "../observe/log.ts";
 import type { Metrics } from "../observe/metrics.ts";
-import type { Service } from "../proxy/routes.ts";
 import { Routes } from "../proxy/routes.ts";
 import { startTraffic, type TrafficOptions, type TrafficServer } from "../proxy/traffic.ts";
 import type { Runtime } from "../runtime/runtime.ts";
+import { startThreadedTraffic } from "../threads/threaded_traffic.ts";
+import type { HostedService } from "./hosted.ts";
 import { activatedDescriptor } from "./inherited.ts";
 import { removeStaleSocket } from "./listeners.ts";
 import { TlsFiles } from "./tls_files.ts";
@@ -24,8 +25,8 @@ export interface HostTrafficOptions {
   readonly log: Log;
   readonly metrics: Metrics;
   readonly lifecycle: Lifecycle;
-  readonly config: Pick<Config, "listen" | "traffic" | "services">;
-  readonly services: readonly Service[];
+  readonly config: Pick<Config, "listen" | "traffic" | "services" | "log">;
+  readonly services: readonly HostedService[];
   readonly appFetch: (request: Request) => Response | Promise<Response>;
 }
 
@@ -47,18 +48,12 @@ export async function hostTraffic(options: HostTrafficOptions): Promise<HostedTr
     conditions: lifecycle.conditions,
     ...listen.tls,
   });
-  const routes = new Routes();
-  routes.replace(options.services, (name) => config.services[name]?.timeouts);
   if (descriptor === undefined && listen.traffic.kind === "unix") {
     await removeStaleSocket(runtime, listen.traffic.path);
   }
   try {
-    const server = await startTraffic({
+    const settings = {
       ...trafficSettings(config),
-      runtime,
-      log,
-      metrics,
-      routes,
       listen: {
         address: listen.traffic,
         reusePort: listen.reusePort,
@@ -67,14 +62,14 @@ export async function hostTraffic(options: HostTrafficOptions): Promise<HostedTr
       ...(listen.tls === undefined || tlsFiles === undefined
         ? {}
         : { tls: { pair: tlsFiles.pair, minVersion: listen.tls.minVersion } }),
-      lifecycle,
-      appFetch: options.appFetch,
-    });
+    };
+    const server = await start(options, settings);
     tlsFiles?.watch((pair) => server.replaceCertificate(pair));
     log.info("listening", {
       listener: "traffic",
       address: printAddress(server.address),
       tls: listen.tls !== undefined,
+      workers: config.traffic.workers,
       ...(descriptor === undefined ? {} : { descriptor }),
     });
     return { server, close: () => tlsFiles?.close() };
@@ -86,6 +81,41 @@ export async function hostTraffic(options: HostTrafficOptions): Promise<HostedTr
       : `listen.descriptor = ${descriptor}`;
     throw new Error(`${key}: ${why}`, { cause: error });
   }
+}
+
+type Settings = ReturnType<typeof trafficSettings> & Pick<TrafficOptions, "listen" | "tls">;
+
+function start(options: HostTrafficOptions, settings: Settings): Promise<TrafficServer> {
+  const { runtime, log, metrics, lifecycle, appFetch, config, services } = options;
+  if (config.traffic.workers > 1) return startThreads(options, settings);
+  const routes = new Routes();
+  routes.replace(
+    services.map(({ service }) => service),
+    (name) => config.services[name]?.timeouts,
+  );
+  return startTraffic({ ...settings, runtime, log, metrics, routes, lifecycle, appFetch });
+}
+
+async function startThreads(
+  options: HostTrafficOptions,
+  settings: Settings,
+): Promise<TrafficServer> {
+  const { runtime, log, metrics, lifecycle, appFetch, config, services } = options;
+  const server = await startThreadedTraffic({
+    runtime,
+    log,
+    metrics,
+    threads: config.traffic.workers,
+    settings: { ...settings, logLevel: config.log.level },
+    services: services.flatMap(({ threaded }) => threaded ?? []),
+    timeouts: (name) => config.services[name]?.timeouts,
+    appFetch,
+    gate: () => ({ accepting: lifecycle.accepting, draining: lifecycle.draining }),
+  });
+  lifecycle.include(server);
+  lifecycle.onChange(() => server.tellGate());
+  server.tellGate();
+  return server;
 }
 
 /** What of a listener is plain values. */

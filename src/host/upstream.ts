@@ -21,6 +21,12 @@ export function hostUpstream(options: HostUpstreamOptions): HostedService {
   const { target } = service;
   return {
     service,
+    threaded: {
+      service,
+      byVersion: false,
+      direct: () => [["", target]],
+      onChange: () => () => {},
+    },
     start: () => {
       options.available();
       return Promise.resolve();

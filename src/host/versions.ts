@@ -60,6 +60,12 @@ export async function hostVersions(options: HostVersionsOptions): Promise<Hosted
   };
   return {
     service: supervisor,
+    threaded: {
+      service: supervisor,
+      byVersion: true,
+      direct: () => supervisor.direct(),
+      onChange: (listener) => supervisor.onTargets(listener),
+    },
     supervisor,
     refresh,
     operator: supervisor,

@@ -2,7 +2,15 @@
  * The count of what is in flight, and the wait for it to reach zero.
  */
 
+/** Counts what was let in somewhere else, under the same admission (another thread). */
+export interface AdmissionElsewhere {
+  readonly inflight: number;
+  /** Resolves when nothing is in flight there, told after it knew the present state. */
+  idle(): Promise<void>;
+}
+
 export class Admission {
+  #elsewhere: AdmissionElsewhere | undefined;
   #inflight = 0;
   #waiting: (() => void)[] = [];
 
@@ -19,12 +27,17 @@ export class Admission {
   }
 
   get inflight(): number {
-    return this.#inflight;
+    return this.#inflight + (this.#elsewhere?.inflight ?? 0);
+  }
+
+  /** From now on what `elsewhere` counts is in flight too. */
+  include(elsewhere: AdmissionElsewhere): void {
+    this.#elsewhere = elsewhere;
   }
 
   /** Resolves the next time the count is zero (at once if it is now). */
-  idle(): Promise<void> {
-    if (this.#inflight === 0) return Promise.resolve();
-    return new Promise((resolve) => this.#waiting.push(resolve));
+  async idle(): Promise<void> {
+    await this.#elsewhere?.idle();
+    if (this.#inflight > 0) await new Promise<void>((resolve) => this.#waiting.push(resolve));
   }
 }

@@ -7,7 +7,7 @@ import type { Hono, MiddlewareHandler } from "hono";
 import type { Log } from "../observe/log.ts";
 import { silentLog } from "../observe/log.ts";
 import type { Clock } from "../runtime/runtime.ts";
-import { Admission } from "./admission.ts";
+import { Admission, type AdmissionElsewhere } from "./admission.ts";
 import { type Condition, Conditions } from "./conditions.ts";
 import {
   type HostEvent,
@@ -91,6 +91,8 @@ export interface Lifecycle {
   /** Everything is down. */
   stopped(): void;
   onChange(listener: (state: HostState, from: HostState) => void): () => void;
+  /** Counts what another thread lets in under this admission as in flight. */
+  include(elsewhere: AdmissionElsewhere): void;
   /** Adds what still owes answers to the drain's status. */
   reportTargets(list: () => readonly DrainTarget[]): void;
   /** Adds fields to the readiness body, e.g. `recovery_complete`. */
@@ -178,6 +180,7 @@ export function createLifecycle(options: LifecycleOptions = {}): Lifecycle {
       listeners.add(listener);
       return () => listeners.delete(listener);
     },
+    include: (elsewhere) => admission.include(elsewhere),
     reportTargets: (list) => {
       targets = list;
     },

@@ -19,6 +19,7 @@ import { print } from "./print.ts";
 import { createRandom } from "./random.ts";
 import type { Runtime } from "./runtime.ts";
 import { serveApp } from "./serve.ts";
+import { createThreads } from "./threads.ts";
 import { createTls } from "./tls.ts";
 
 /** Everything but the runtime's name, its sockets and its children. */
@@ -40,6 +41,7 @@ export function createBase(): Omit<Runtime, "name" | "version" | "net" | "proces
     http: { serve: serveApp, fetch: fetchOnce },
     http2: createHttp2(),
     tls: createTls(),
+    threads: createThreads(),
     wire: { latin1, messageParser: createMessageParser },
     print,
     onSignal(signal, listener) {

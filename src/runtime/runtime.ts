@@ -7,6 +7,7 @@
  */
 
 import type { Http2 } from "./http2_contract.ts";
+import type { Threads } from "./threads_contract.ts";
 import type { Tls } from "./tls_contract.ts";
 
 export interface Runtime {
@@ -27,6 +28,7 @@ export interface Runtime {
   readonly http: Http;
   readonly http2: Http2;
   readonly tls: Tls;
+  readonly threads: Threads;
   readonly wire: Wire;
   /** Writes a whole line to standard output or standard error, synchronously in effect. */
   print(stream: "stdout" | "stderr", line: string): void;

@@ -195,6 +195,7 @@ export class Supervisor implements Service {
       holds: this.#context.holds,
       reports: parts.reports,
       worker: (version) => this.#workers.get(version),
+      unheardHoldMs: () => this.#wanted.pending ? config.holdTimeoutMs : 0,
       mayHold: mayStart,
     });
     this.#wanted = new Wanted(this.#context, this.#workers);
@@ -249,6 +250,10 @@ export class Supervisor implements Service {
 
   handle(exchange: Exchange, forward: Forward, mount: string): void | Promise<void> {
     return this.#traffic.handle(exchange, forward, mount);
+  }
+
+  startHoldMs(exchange: Exchange, mount: string): number {
+    return this.#traffic.startHoldMs(exchange, mount);
   }
 
   /** True when the version's current generation takes requests and answered a live probe lately. */

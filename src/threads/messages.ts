@@ -1,0 +1,172 @@
+/**
+ * What the main thread and the threads of the data path say to each other. Both directions are
+ * ordered; docs/threads.md says why that is enough.
+ */
+
+import type { ForwardOutcome } from "../proxy/exchange.ts";
+import type { LeaseKind, TargetOptions } from "../proxy/target.ts";
+import type { Timeouts } from "../proxy/timeouts.ts";
+import type { TrafficOptions } from "../proxy/traffic.ts";
+import type { Level } from "../observe/log.ts";
+import type { Address, ListenOptions } from "../runtime/runtime.ts";
+import type { TlsPair } from "../runtime/tls_contract.ts";
+
+/** A target as a thread has to know it. */
+export interface SharedTarget extends TargetOptions {
+  readonly id: number;
+  /** Open leases of the thread, by kind in the order of `KINDS`; the thread writes, main reads. */
+  readonly counts: SharedArrayBuffer;
+}
+
+export const KINDS: readonly LeaseKind[] = ["request", "stream", "tunnel"];
+
+/** A service as a thread has to know it. */
+export interface SharedService {
+  readonly name: string;
+  readonly mounts: readonly string[];
+  /**
+   * Where requests go without asking: by version, or "" for all of them. What is not listed is asked
+   * of the main thread.
+   */
+  readonly direct: readonly (readonly [version: string, target: number])[];
+  readonly byVersion: boolean;
+  readonly timeouts: Partial<Timeouts> | undefined;
+}
+
+export interface Table {
+  /** Counts up with every table. */
+  readonly number: number;
+  readonly services: readonly SharedService[];
+  /** Every target that may still be used; one that is missing is retired. */
+  readonly targets: readonly SharedTarget[];
+}
+
+export interface ListenerSettings extends
+  Pick<
+    TrafficOptions,
+    | "trustedProxies"
+    | "limits"
+    | "timeouts"
+    | "accessLog"
+    | "showGeneration"
+    | "upgrades"
+    | "pseudonym"
+    | "ownPaths"
+    | "tls"
+  > {
+  readonly listen: ListenOptions;
+  readonly logLevel: Level;
+}
+
+export interface HostGate {
+  readonly accepting: boolean;
+  readonly draining: boolean;
+}
+
+export type ToThread =
+  | {
+    readonly kind: "start";
+    readonly settings: ListenerSettings;
+    readonly gate: HostGate;
+    /** Exchanges of the thread that are in flight: the thread writes, main reads. */
+    readonly inflight: SharedArrayBuffer;
+  }
+  | { readonly kind: "table"; readonly table: Table }
+  | { readonly kind: "gate"; readonly gate: HostGate }
+  | { readonly kind: "certificate"; readonly pair: TlsPair }
+  | { readonly kind: "drain" | "close" | "destroy" }
+  | { readonly kind: "tell_idle"; readonly question: number }
+  | { readonly kind: "cut"; readonly lease: number; readonly reason: string }
+  | { readonly kind: "warn"; readonly lease: number }
+  | {
+    readonly kind: "forward";
+    readonly exchange: number;
+    readonly target: TargetOptions & { readonly id: number };
+    readonly path: string | undefined;
+    readonly returnFailure: boolean;
+    readonly timeouts: Readonly<Record<string, number>> | undefined;
+  }
+  | { readonly kind: "cut_forward"; readonly exchange: number; readonly reason: string }
+  | { readonly kind: "warn_forward"; readonly exchange: number }
+  | { readonly kind: "note"; readonly exchange: number; readonly fields: Record<string, unknown> }
+  | {
+    readonly kind: "respond";
+    readonly exchange: number;
+    readonly status: number;
+    readonly headers: readonly (readonly [string, string])[];
+    readonly body: Uint8Array | undefined;
+  }
+  | {
+    readonly kind: "fail";
+    readonly exchange: number;
+    readonly code: string;
+    readonly message: string;
+    readonly detail: Readonly<Record<string, unknown>>;
+    readonly retryAfterS: number | undefined;
+  }
+  | { readonly kind: "done"; readonly exchange: number };
+
+/** A lease that a thread holds on a target that is retired. */
+export interface OpenLease {
+  readonly lease: number;
+  readonly requestId: string;
+  readonly ageMs: number;
+  readonly leaseKind: LeaseKind;
+}
+
+export type ToMain =
+  | { readonly kind: "listening"; readonly address: Address }
+  | { readonly kind: "listen_failed"; readonly message: string }
+  | {
+    readonly kind: "acknowledged";
+    readonly number: number;
+    readonly retired: readonly { readonly target: number; readonly open: readonly OpenLease[] }[];
+  }
+  | { readonly kind: "lease_kind"; readonly lease: number; readonly leaseKind: LeaseKind }
+  | { readonly kind: "lease_ended"; readonly target: number; readonly lease: number }
+  | {
+    readonly kind: "lost";
+    readonly target: number;
+    readonly failure: string;
+    readonly lease: OpenLease;
+  }
+  | { readonly kind: "connect_failed"; readonly target: number; readonly message: string }
+  | {
+    readonly kind: "exchange";
+    readonly exchange: number;
+    readonly requestId: string;
+    readonly method: string;
+    readonly target: string;
+    readonly path: string;
+    readonly headers: readonly string[];
+    readonly remoteAddress: string;
+    readonly host: string;
+  }
+  | { readonly kind: "gone"; readonly exchange: number }
+  | {
+    readonly kind: "outcome";
+    readonly exchange: number;
+    readonly outcome: ForwardOutcome;
+    readonly answered: boolean;
+    readonly failure: string | undefined;
+  }
+  | { readonly kind: "forward_kind"; readonly exchange: number; readonly leaseKind: LeaseKind }
+  | { readonly kind: "idle"; readonly question: number }
+  | { readonly kind: "connections"; readonly count: number }
+  | {
+    readonly kind: "metrics";
+    readonly declared: readonly MetricName[];
+    readonly counted: readonly (readonly [name: string, labels: Labels, by: number])[];
+    readonly observed: readonly (readonly [name: string, labels: Labels, values: number[]])[];
+  }
+  | { readonly kind: "closed" };
+
+export type Labels = Readonly<Record<string, string>>;
+
+export interface MetricName {
+  readonly type: "counter" | "histogram";
+  readonly name: string;
+  readonly help: string;
+  readonly labels: readonly string[];
+  readonly buckets: readonly number[] | undefined;
+}

@@ -1,0 +1,176 @@
+/**
+ * One thread of the data path: its listener, its pools and its copies of the targets. It holds no
+ * truth; it does what the table of the main thread says, and asks about everything else.
+ */
+
+import { createLog } from "../observe/log.ts";
+import type { Service } from "../proxy/routes.ts";
+import { Routes } from "../proxy/routes.ts";
+import { startTraffic, type TrafficServer } from "../proxy/traffic.ts";
+import type { Runtime } from "../runtime/runtime.ts";
+import type { ParentThread } from "../runtime/threads_contract.ts";
+import { AskedExchanges } from "./asked.ts";
+import type { HostGate, SharedService, ToMain, ToThread } from "./messages.ts";
+import { Replicas } from "./replicas.ts";
+import { createThreadMetrics } from "./thread_metrics.ts";
+import { ThreadService } from "./thread_service.ts";
+
+/** Between two hand-overs of metrics. */
+const REPORT_MS = 200;
+
+/** Runs in the thread until the main thread ends it. */
+export function runThread(runtime: Runtime, parent: ParentThread): void {
+  const thread = new DataThread(runtime, parent);
+  parent.onMessage((message) => thread.told(message as ToThread));
+}
+
+class DataThread {
+  readonly #runtime: Runtime;
+  readonly #post: (message: ToMain) => void;
+  readonly #replicas: Replicas;
+  readonly #asked: AskedExchanges;
+  readonly #metrics = createThreadMetrics();
+  readonly #routes = new Routes();
+  readonly #catchAll: Service;
+  #mounted = "";
+  #gate: HostGate = { accepting: false, draining: false };
+  #inflight: Int32Array = new Int32Array(1);
+  #questions: number[] = [];
+  #server: TrafficServer | undefined;
+  #connections = 0;
+
+  constructor(runtime: Runtime, parent: ParentThread) {
+    this.#runtime = runtime;
+    this.#post = (message) => parent.post(message);
+    const { clock } = runtime;
+    const post = this.#post;
+    this.#replicas = new Replicas({ clock, post });
+    this.#asked = new AskedExchanges({ clock, post, replicas: this.#replicas });
+    this.#catchAll = {
+      name: "",
+      mounts: ["/"],
+      handle: (exchange, forward) => this.#asked.ask(exchange, forward),
+    };
+  }
+
+  told(message: ToThread): void {
+    switch (message.kind) {
+      case "start":
+        return void this.#start(message);
+      case "table":
+        return this.#mount(this.#replicas.apply(message.table));
+      case "gate":
+        this.#gate = message.gate;
+        return this.#answerIdle();
+      case "tell_idle":
+        this.#questions.push(message.question);
+        return this.#answerIdle();
+      case "certificate":
+        return this.#server?.replaceCertificate(message.pair);
+      case "drain":
+        return this.#server?.drain();
+      case "close":
+        return void this.#close();
+      case "destroy":
+        return this.#server?.destroy();
+      case "cut":
+        return this.#replicas.lease(message.lease)?.cut?.(message.reason);
+      case "warn":
+        return this.#replicas.lease(message.lease)?.warn?.();
+      default:
+        return this.#asked.told(message);
+    }
+  }
+
+  async #start(message: Extract<ToThread, { kind: "start" }>): Promise<void> {
+    const runtime = this.#runtime;
+    const { logLevel, ...settings } = message.settings;
+    this.#gate = message.gate;
+    this.#inflight = new Int32Array(message.inflight);
+    const log = createLog({
+      write: (line) => runtime.print("stderr", line),
+      now: () => runtime.clock.now(),
+      level: logLevel,
+    });
+    const gate = () => this.#gate;
+    try {
+      this.#server = await startTraffic({
+        ...settings,
+        runtime,
+        log,
+        metrics: this.#metrics,
+        routes: this.#routes,
+        lifecycle: {
+          admit: () => this.#admit(),
+          get draining() {
+            return gate().draining;
+          },
+        },
+        // What is ours is answered by the main thread too, which knows the state of everything.
+        ownService: this.#catchAll,
+      });
+    } catch (error) {
+      return this.#post({ kind: "listen_failed", message: messageOf(error) });
+    }
+    this.#post({ kind: "listening", address: this.#server.address });
+    this.#report();
+  }
+
+  #mount(services: readonly SharedService[]): void {
+    // The routes change only when services do; who serves a version is looked up each time.
+    const key = JSON.stringify(services.map(({ name, mounts }) => [name, mounts]));
+    if (key === this.#mounted) return;
+    this.#mounted = key;
+    const { clock } = this.#runtime;
+    const timeouts = new Map(services.map((shared) => [shared.name, shared.timeouts]));
+    this.#routes.replace(
+      services.map((shared) =>
+        new ThreadService({ shared, clock, replicas: this.#replicas, asked: this.#asked })
+      ),
+      (name) => timeouts.get(name),
+    );
+  }
+
+  #admit(): (() => void) | undefined {
+    if (!this.#gate.accepting) return undefined;
+    Atomics.add(this.#inflight, 0, 1);
+    let inside = true;
+    return () => {
+      if (!inside) return;
+      inside = false;
+      Atomics.sub(this.#inflight, 0, 1);
+      this.#answerIdle();
+    };
+  }
+
+  #answerIdle(): void {
+    if (this.#questions.length === 0 || Atomics.load(this.#inflight, 0) > 0) return;
+    for (const question of this.#questions.splice(0)) this.#post({ kind: "idle", question });
+  }
+
+  #report(): void {
+    this.#runtime.clock.after(REPORT_MS, () => {
+      this.#tell();
+      this.#report();
+    });
+  }
+
+  #tell(): void {
+    const metrics = this.#metrics.take();
+    if (metrics !== undefined) this.#post(metrics);
+    const connections = this.#server?.connections ?? 0;
+    if (connections === this.#connections) return;
+    this.#connections = connections;
+    this.#post({ kind: "connections", count: connections });
+  }
+
+  async #close(): Promise<void> {
+    await this.#server?.close();
+    this.#tell();
+    this.#post({ kind: "closed" });
+  }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

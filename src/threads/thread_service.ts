@@ -1,0 +1,76 @@
+/**
+ * A service inside a thread of the data path: what the table says is done here and now, everything
+ * else is asked of the main thread.
+ */
+
+import { BatonError, type ErrorCode } from "../errors.ts";
+import type { Exchange, Forward, ForwardOutcome } from "../proxy/exchange.ts";
+import { stripMount } from "../proxy/path.ts";
+import type { Service } from "../proxy/routes.ts";
+import type { Clock } from "../runtime/runtime.ts";
+import type { AskedExchanges } from "./asked.ts";
+import type { SharedService } from "./messages.ts";
+import type { Replicas } from "./replicas.ts";
+
+export interface ThreadServiceOptions {
+  readonly shared: SharedService;
+  readonly clock: Pick<Clock, "monotonic">;
+  readonly replicas: Replicas;
+  readonly asked: AskedExchanges;
+}
+
+const UPSTREAM_FAILURES: readonly ErrorCode[] = [
+  "upstream_connect_failed",
+  "upstream_reset",
+  "upstream_bad_response",
+  "upstream_timeout",
+];
+
+export class ThreadService implements Service {
+  readonly name: string;
+  readonly mounts: readonly string[];
+  readonly #options: ThreadServiceOptions;
+
+  constructor(options: ThreadServiceOptions) {
+    this.#options = options;
+    this.name = options.shared.name;
+    this.mounts = options.shared.mounts;
+  }
+
+  handle(exchange: Exchange, forward: Forward, mount: string): Promise<void> {
+    const { shared, replicas, asked, clock } = this.#options;
+    const version = shared.byVersion ? versionOf(exchange.path, mount) : "";
+    const prefix = version === "" ? "/" : mount === "/" ? `/${version}` : `${mount}/${version}`;
+    const target = stripMount(exchange.target, prefix);
+    const lease = target === undefined
+      ? undefined
+      : replicas.direct(this.name, version)?.claim(exchange.requestId, clock.monotonic());
+    if (lease === undefined || target === undefined) return asked.ask(exchange, forward);
+    return this.#move(
+      exchange,
+      forward,
+      () => forward(exchange, lease, shared.byVersion ? { target, returnFailure: true } : {}),
+    );
+  }
+
+  async #move(
+    exchange: Exchange,
+    forward: Forward,
+    move: () => Promise<ForwardOutcome>,
+  ): Promise<void> {
+    const outcome = await move();
+    if (!this.#options.shared.byVersion) return;
+    if (outcome.result !== "upstream_failed" || exchange.finished || exchange.answered) return;
+    // Nothing of it was sent: whoever decides for the version says where it goes now.
+    if (outcome.retriable) return this.#options.asked.ask(exchange, forward);
+    const code = UPSTREAM_FAILURES.find((known) => known === outcome.reason) ?? "upstream_reset";
+    throw new BatonError(code, "the version's process did not answer");
+  }
+}
+
+/** The first segment of the normalised path behind the mount; "" if there is none. */
+function versionOf(path: string, mount: string): string {
+  const from = mount === "/" ? 1 : mount.length + 1;
+  const end = path.indexOf("/", from);
+  return end < 0 ? path.slice(from) : path.slice(from, end);
+}
