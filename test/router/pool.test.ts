@@ -2,95 +2,8 @@
 
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { EventPoster } from "../support/event_poster.ts";
-import { type BatonProcess, startBatonProcess } from "../support/baton_process.ts";
-import { type MockStats, type MockWorker, startMockWorker } from "../support/mock_worker.ts";
-import { inScratch, until } from "../support/scratch.ts";
-
-const MODEL = "org/model:one";
-
-interface World {
-  readonly baton: BatonProcess;
-  readonly workers: MockWorker[];
-  ask(body: Record<string, unknown>, init?: RequestInit): Promise<Response>;
-  /** Per worker, what it has really done. */
-  stats(): MockStats[];
-  pool(): Promise<{ worker: string; leases: number; load: { requests: number } }[]>;
-}
-
-/** A Baton with a pool of `count` workers whose events come in over HTTP. */
-async function withPool(
-  count: number,
-  check: (world: World) => Promise<void>,
-  options: { decodeMsPerToken?: number } = {},
-): Promise<void> {
-  await inScratch(async (folder) => {
-    const posters: EventPoster[] = [];
-    const workers: MockWorker[] = [];
-    const sinks = Array.from(
-      { length: count },
-      () => ({ poster: undefined as EventPoster | undefined }),
-    );
-    for (const [n, sink] of sinks.entries()) {
-      workers.push(
-        await startMockWorker({
-          id: `w${n}`,
-          model: MODEL,
-          decodeMsPerToken: options.decodeMsPerToken ?? 0,
-          events: {
-            stored: (parent, blocks) => sink.poster?.stored(parent, blocks),
-            removed: (hashes) => sink.poster?.removed(hashes),
-          },
-        }),
-      );
-    }
-    const baton = await startBatonProcess(folder, {
-      listen: { peer: "127.0.0.1:0" },
-      services: {
-        chat: {
-          mount: "/v1",
-          pool: {
-            model: MODEL,
-            workers: workers.map(({ url }, n) => ({ id: `w${n}`, url })),
-          },
-        },
-      },
-      shutdown: { announceMs: 0 },
-    });
-    try {
-      for (const [n, sink] of sinks.entries()) {
-        sink.poster = new EventPoster({
-          worker: `w${n}`,
-          model: MODEL,
-          blockSize: 16,
-          urls: [`${baton.peer}/events`],
-        });
-        posters.push(sink.poster);
-      }
-      await check({
-        baton,
-        workers,
-        ask: (body, init) =>
-          fetch(`${baton.traffic}/v1/completions`, {
-            method: "POST",
-            body: JSON.stringify({ model: MODEL, max_tokens: 2, ...body }),
-            ...init,
-          }),
-        stats: () => workers.map((worker) => worker.stats()),
-        pool: async () => {
-          const answer = await (await fetch(`${baton.admin}/api/v1/workers`)).json();
-          return answer.workers;
-        },
-      });
-    } finally {
-      for (const poster of posters) poster.stop();
-      await baton.stop();
-      await Promise.all(workers.map((worker) => worker.close()));
-    }
-  });
-}
-
-const tokens = (from: number, count: number) => Array.from({ length: count }, (_, n) => from + n);
+import { until } from "../support/scratch.ts";
+import { MODEL, tokens, withPool } from "./pool_world.ts";
 
 test("a prompt goes to the worker that holds its beginning", async () => {
   await withPool(3, async ({ ask, stats }) => {
@@ -111,7 +24,7 @@ test("prompts that nobody holds are spread by load", async () => {
     const answers = Array.from({ length: 9 }, (_, n) => ask({ prompt: tokens(n * 5_000, 256) }));
     for (const answer of await Promise.all(answers)) await answer.text();
     for (const { requests } of stats()) assert.ok(requests >= 2, `${requests} requests`);
-  }, { decodeMsPerToken: 50 });
+  }, { worker: { decodeMsPerToken: 50 } });
 });
 
 test("text prompts find the worker that had the same text before", async () => {
@@ -132,7 +45,7 @@ test("a stream passes byte for byte, and is a lease of its worker until it ends"
     assert.ok(text.endsWith("data: [DONE]\n\n"));
     await until(async () => (await pool())[0]?.leases === 0);
     assert.is((await pool())[0]?.load.requests, 0);
-  }, { decodeMsPerToken: 20 });
+  }, { worker: { decodeMsPerToken: 20 } });
 });
 
 test("a client that leaves frees the lease and the load, and the worker is told", async () => {
@@ -149,7 +62,7 @@ test("a client that leaves frees the lease and the load, and the worker is told"
       const [worker] = await pool();
       return worker?.leases === 0 && worker.load.requests === 0;
     });
-  }, { decodeMsPerToken: 20 });
+  }, { worker: { decodeMsPerToken: 20 } });
 });
 
 test("a worker that is gone costs no request, and nothing is executed twice", async () => {
