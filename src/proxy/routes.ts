@@ -18,6 +18,11 @@ export interface Service {
    * unless it has to read the body or hold the request. A thrown BatonError becomes the answer.
    */
   handle(exchange: Exchange, forward: Forward, mount: string): void | Promise<void>;
+  /**
+   * How long an exchange may wait while the host has nothing to serve yet, in milliseconds; 0, or
+   * absent: it is refused at once.
+   */
+  startHoldMs?(exchange: Exchange, mount: string): number;
 }
 
 /** A service and the mount by which a path was found to be its own. */

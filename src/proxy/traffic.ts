@@ -29,6 +29,7 @@ import { DEFAULT_LIMITS, type Limits } from "./limits.ts";
 import { ALLOWED } from "./own_answer.ts";
 import { exchangeRequest } from "./request.ts";
 import type { Routes, Service } from "./routes.ts";
+import { StartHold } from "./start_hold.ts";
 import type { Timeouts } from "./timeouts.ts";
 import type { Served, ServedConnection, TrafficCore } from "./traffic_core.ts";
 import { TrustedPeers } from "./trust.ts";
@@ -53,6 +54,8 @@ export interface TrafficOptions {
     admit(): (() => void) | undefined;
     /** False before anything is served (default true): tells apart why nothing is let in. */
     readonly draining?: boolean;
+    /** Calls back when that changes. With it, requests that come too early wait for their service. */
+    onChange?(listener: () => void): () => void;
   };
   /** Answers what no service is mounted for, and `ownPaths`. Without it: 404. */
   readonly appFetch?: (
@@ -119,6 +122,8 @@ class Traffic implements TrafficServer, TrafficCore {
   readonly #accessLog: AccessLog;
   readonly #ownPaths: ReadonlySet<string>;
   readonly #idPrefix: string;
+  readonly #startHold = new StartHold({ after: (delayMs, action) => this.after(delayMs, action) });
+  readonly #endOnChange: (() => void) | undefined;
   #lastId = 0;
   #dateSecond = 0;
   #dateLine = "";
@@ -153,6 +158,7 @@ class Traffic implements TrafficServer, TrafficCore {
       ...(options.timeouts !== undefined && { timeouts: options.timeouts }),
       ...(options.showGeneration !== undefined && { showGeneration: options.showGeneration }),
     });
+    this.#endOnChange = options.lifecycle?.onChange?.(() => this.#startHold.release());
     options.metrics.gauge("baton_connections", "Open client connections.").collect((gauge) =>
       gauge.set(this.#connections.size)
     );
@@ -241,24 +247,44 @@ class Traffic implements TrafficServer, TrafficCore {
 
   dispatch(exchange: Served): void {
     this.inflight += 1;
-    const { lifecycle, routes } = this.#options;
-    const { path } = exchange;
-    if (this.#ownPaths.has(path)) return void this.#answerOurselves(exchange);
+    if (this.#ownPaths.has(exchange.path)) return void this.#answerOurselves(exchange);
+    this.#admit(exchange);
+  }
+
+  #admit(exchange: Served): void {
+    const { lifecycle } = this.#options;
     if (lifecycle !== undefined) {
       const release = lifecycle.admit();
-      if (release === undefined) {
-        exchange.keepAlive = false;
-        const isEarly = lifecycle.draining === false;
-        return exchange.fail(
-          isEarly
-            ? new BatonError("not_ready", "nothing is served yet", { retryAfterS: 1 })
-            : new BatonError("draining", "shutting down", { retryAfterS: 1 }),
-        );
-      }
+      if (release === undefined) return this.#notAdmitted(exchange);
       exchange.release = release;
     }
+    this.#route(exchange);
+  }
+
+  /** Before the host serves anything a request waits, if its service has hope for it. */
+  #notAdmitted(exchange: Served): void {
+    const { lifecycle, routes } = this.#options;
+    if (lifecycle?.draining !== false) {
+      return refuse(exchange, new BatonError("draining", "shutting down", { retryAfterS: 1 }));
+    }
+    const early = (): void =>
+      refuse(exchange, new BatonError("not_ready", "nothing is served yet", { retryAfterS: 1 }));
+    const route = this.#endOnChange === undefined ? undefined : routes.match(exchange.path);
+    const holdMs = route?.service.startHoldMs?.(exchange, route.mount) ?? 0;
+    const sinceMs = this.now();
+    const held = this.#startHold.wait(exchange, holdMs);
+    if (held === undefined) return early();
+    void held.then((end) => {
+      if (exchange.finished) return;
+      exchange.note({ heldMs: Math.round(this.now() - sinceMs) });
+      if (end === "released") this.#admit(exchange);
+      else early();
+    });
+  }
+
+  #route(exchange: Served): void {
     if (exchange.target === "*") return answerOptions(exchange);
-    const route = routes.match(path);
+    const route = this.#options.routes.match(exchange.path);
     if (route === undefined) return void this.#answerOurselves(exchange);
     exchange.timeouts = route.timeouts;
     try {
@@ -328,6 +354,7 @@ class Traffic implements TrafficServer, TrafficCore {
 
   async close(): Promise<void> {
     this.draining = true;
+    this.#endOnChange?.();
     await this.#listener?.close();
     for (const connection of [...this.#connections]) connection.shut();
     if (this.#connections.size > 0) await new Promise<void>((resolve) => (this.#onEmpty = resolve));
@@ -351,6 +378,11 @@ class SharedParser {
       end: (trailers) => this.owner?.end(trailers),
     });
   }
+}
+
+function refuse(exchange: Served, error: BatonError): void {
+  exchange.keepAlive = false;
+  exchange.fail(error);
 }
 
 function answerOptions(exchange: Served): void {

@@ -54,6 +54,11 @@ export class PoolService implements Service {
     this.#options = options;
   }
 
+  /** Before there is any worker a request waits as it does for a worker. */
+  startHoldMs(): number {
+    return this.#options.wait.timeoutMs;
+  }
+
   /** Every error of our own is answered in OpenAI's shape. */
   async handle(exchange: Exchange, forward: Forward): Promise<void> {
     try {

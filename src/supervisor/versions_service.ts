@@ -26,6 +26,8 @@ export interface VersionsServiceOptions {
   readonly holds: Holds;
   readonly reports: Reports;
   readonly worker: (version: string) => VersionWorker | undefined;
+  /** How long a request may wait while nobody has said yet which versions there are. */
+  readonly unheardHoldMs: () => number;
   /** False once the service is going down: nobody waits any more. */
   readonly mayHold: () => boolean;
 }
@@ -62,6 +64,16 @@ export class VersionsService implements Service {
       throw new BatonError("not_found", "there is nothing at this path");
     }
     return this.#serve(exchange, forward, worker, target);
+  }
+
+  /** How long a request may wait for the host to serve anything: what its version may hope for. */
+  startHoldMs(exchange: Exchange, mount: string): number {
+    const version = versionOf(exchange.path, mount);
+    if (version === "") return 0;
+    const worker = this.#options.worker(version);
+    if (worker === undefined || !worker.known) return this.#options.unheardHoldMs();
+    const outlook = worker.outlook();
+    return outlook.kind === "soon" ? outlook.timeoutMs : 0;
   }
 
   /**

@@ -28,6 +28,11 @@ export class Wanted {
     return this.#error;
   }
 
+  /** True until the oracle's first answer, or first failure. */
+  get pending(): boolean {
+    return this.#listed === undefined && this.#error === undefined;
+  }
+
   /** False until the first list. */
   get heard(): boolean {
     return this.#listed !== undefined;

@@ -82,6 +82,48 @@ test("nothing is admitted once the lifecycle says so, and an exchange counts unt
   });
 });
 
+test("what comes before anything is served waits as long as its service says, and then goes on", async () => {
+  const lifecycle = createLifecycle({ clock: runtime.clock, waitForAvailable: true });
+  let startHoldMs = 20_000;
+  await withProxy({ lifecycle, startHoldMs: () => startHoldMs }, async (proxy, upstream) => {
+    const held = [await Client.to(proxy.port), await Client.to(proxy.port)];
+    held[0]?.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
+    held[1]?.send(KEEP);
+    const gone = await Client.to(proxy.port);
+    gone.send(KEEP);
+    await eventually("all three are there", () => proxy.server.inflight === 3);
+    gone.destroy();
+    await eventually("who left does not wait", () => proxy.server.inflight === 2);
+    startHoldMs = 50;
+    assert.match(await ask(proxy, KEEP), '"not_ready"');
+    startHoldMs = 0;
+    const refused = await ask(proxy, KEEP);
+    assert.equal([statusOf(refused), valuesOf(refused, "retry-after")], [503, ["1"]]);
+    assert.is(upstream.requests.length, 0);
+    assert.is(lifecycle.inflight, 0);
+    lifecycle.available();
+    for (const client of held) {
+      const answer = await client.until("ok");
+      assert.equal([statusOf(answer), valuesOf(answer, "connection")], [200, []]);
+      client.destroy();
+    }
+    assert.is(upstream.requests.length, 2);
+    await eventually("nothing is in flight", () => lifecycle.inflight === 0);
+  });
+});
+
+test("what waits for the first moment of serving is sent away by a drain that comes first", async () => {
+  const lifecycle = createLifecycle({ clock: runtime.clock, waitForAvailable: true });
+  await withProxy({ lifecycle, startHoldMs: () => 20_000 }, async (proxy, upstream) => {
+    const client = await Client.to(proxy.port);
+    client.send(KEEP);
+    await eventually("it waits", () => proxy.server.inflight === 1);
+    lifecycle.beginDrain();
+    assert.match(await client.untilClosed(), '"draining"');
+    assert.is(upstream.requests.length, 0);
+  });
+});
+
 test("an exchange whose bytes wait for a slow reader still counts as in flight", async () => {
   const lifecycle = createLifecycle({ clock: runtime.clock });
   await withProxy({ lifecycle }, async (proxy, upstream) => {

@@ -231,6 +231,8 @@ export interface ProxyOptions extends Partial<TrafficOptions> {
   readonly forwardOptions?: ForwardOptions;
   readonly serviceTimeouts?: Partial<Timeouts>;
   readonly handle?: (exchange: Exchange, forward: Forward) => void | Promise<void>;
+  /** How long a request may wait while the lifecycle has nothing to serve yet (default 0). */
+  readonly startHoldMs?: () => number;
 }
 
 /** Starts a listener on a free port that forwards everything to `address`. */
@@ -246,7 +248,12 @@ export async function startProxy(address: Address, options: ProxyOptions = {}): 
     outcomes.push(await forward(exchange, lease, options.forwardOptions));
   });
   routes.replace(
-    [{ name: "test", mounts: options.mounts ?? ["/"], handle }],
+    [{
+      name: "test",
+      mounts: options.mounts ?? ["/"],
+      handle,
+      startHoldMs: () => options.startHoldMs?.() ?? 0,
+    }],
     () => options.serviceTimeouts,
   );
   const server = await startTraffic({
