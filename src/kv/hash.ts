@@ -182,11 +182,22 @@ export class BlockHasher {
 
   /** Chain keys of rows whose parents (-1: none) come before them. */
   chainKeys(parents: Int32Array, locals: BigUint64Array): BigUint64Array {
-    const count = locals.length;
-    const keys = new BigUint64Array(count);
+    const keys = new BigUint64Array(locals.length);
+    this.chainRows(keys, parents, locals, 0, locals.length);
+    return keys;
+  }
+
+  /** As `chainKeys`, of the rows `from` (included) to `to` (excluded); those before have theirs. */
+  chainRows(
+    keys: BigUint64Array,
+    parents: Int32Array,
+    locals: BigUint64Array,
+    from: number,
+    to: number,
+  ): void {
     const room = Math.floor(this.#stagingBytes / 20) & ~1;
-    for (let base = 0; base < count; base += room) {
-      const batch = Math.min(room, count - base);
+    for (let base = from; base < to; base += room) {
+      const batch = Math.min(room, to - base);
       const module = this.#module;
       const keysAt = this.#staging, localsAt = keysAt + room * 8, parentsAt = localsAt + room * 8;
       module.u64.set(locals.subarray(base, base + batch), localsAt >>> 3);
@@ -198,6 +209,5 @@ export class BlockHasher {
       module.call.chainKeys(batch, base, parentsAt, localsAt, keysAt, CHAIN_SEED);
       keys.set(module.u64.subarray(keysAt >>> 3, (keysAt >>> 3) + batch), base);
     }
-    return keys;
   }
 }

@@ -32,6 +32,8 @@ export interface ApplyResult {
   refused: number;
   /** Blocks that went because one above them did. */
   cut: number;
+  /** Blocks of a removal, the last ones, that are still to be applied. */
+  left: number;
 }
 
 /** How far one lane holds a sequence, in blocks; each tier includes the faster ones. */

@@ -79,6 +79,8 @@ export class Lane {
   #loads = 0;
   /** Resolves when the last load has ended, one way or the other. */
   #lastLoad: Promise<void> = Promise.resolve();
+  /** The copy that is being made; batches are kept back meanwhile. */
+  #cutting: Promise<LaneCut | undefined> | undefined;
   #isProven = false;
   /** The worker is asked although no hole is known: nothing to speak of unless it finds one. */
   #isChecking = false;
@@ -254,9 +256,11 @@ export class Lane {
       return;
     }
     if (judged === "restarted") this.#startOver("sequence_regressed", batch.epoch, false);
-    if (this.#hold !== undefined || this.#filler.isFilling || this.#order.isUnverified) {
+    const isBusy = this.#hold !== undefined || this.#filler.isFilling ||
+      this.#cutting !== undefined;
+    if (isBusy || this.#order.isUnverified) {
       this.#keep(batch);
-      if (this.#hold === undefined && !this.#filler.isFilling) this.#startFill(false);
+      if (!isBusy) this.#startFill(false);
       return;
     }
     const admitted = this.#order.admitted;
@@ -310,13 +314,46 @@ export class Lane {
   /** An exact copy of the lane, made synchronously. */
   cut(): LaneCut {
     const { blocks, state } = this.#content.copy();
+    return { ...this.#cutHead(state), blocks };
+  }
+
+  /**
+   * An exact copy of the lane, made in slices of the event loop; batches that come meanwhile are kept
+   * back within the lane's limits and applied afterwards. Who asks while a copy is being made gets
+   * that one. Resolves with undefined when the lane was closed, or lost its content, before the end.
+   */
+  cutInSlices(): Promise<LaneCut | undefined> {
+    if (this.#isClosed) return Promise.resolve(undefined);
+    this.#cutting ??= this.#cutNow().finally(() => {
+      this.#cutting = undefined;
+      this.#afterCut();
+    });
+    return this.#cutting;
+  }
+
+  async #cutNow(): Promise<LaneCut | undefined> {
+    const pause = this.#options.slices.breather();
+    const copy = await this.#content.copyInSlices(pause, (state) => this.#cutHead(state));
+    if (copy === undefined || this.#isClosed) return undefined;
+    return { ...copy.noted, blocks: copy.blocks };
+  }
+
+  #cutHead(reader: DecoderState["reader"]): Omit<LaneCut, "blocks"> {
     const cursor = this.#content.cursor;
-    const decoderState: DecoderState = {
-      reader: state,
-      digests: this.#order.digests.state(cursor),
-    };
-    const cut: LaneCut = { key: this.key, epoch: this.#epoch, cursor, decoderState, blocks };
-    return this.#degraded === undefined ? cut : { ...cut, degraded: this.#degraded };
+    const decoderState: DecoderState = { reader, digests: this.#order.digests.state(cursor) };
+    const head = { key: this.key, epoch: this.#epoch, cursor, decoderState };
+    return this.#degraded === undefined ? head : { ...head, degraded: this.#degraded };
+  }
+
+  /** Goes on with what was kept back while a copy was made. */
+  #afterCut(): void {
+    const { first } = this.#order.pending;
+    const waits = this.#hold !== undefined || this.#filler.isFilling;
+    if (this.#isClosed || waits || first === undefined) return;
+    if (this.#order.admitted === undefined && this.#isFirst(first)) this.#order.skipToPending();
+    this.#order.drain();
+    if (this.#order.pending.length > 0) this.#startFill(false);
+    this.#report();
   }
 
   /**

@@ -9,13 +9,25 @@ import type { LaneBlocks } from "./blocks.ts";
 
 const TIER_COUNT = 4;
 
+/** Computes the keys of the rows `from` (included) to `to` (excluded); those before have theirs. */
+export type ChainRows = (
+  keys: BigUint64Array,
+  parents: Int32Array,
+  locals: BigUint64Array,
+  from: number,
+  to: number,
+) => void;
+
 export class RowBuilder {
   #count = 0;
+  /** Rows that have their keys. */
+  #chained = 0;
   #parents: Int32Array;
   #locals: BigUint64Array;
   #engines: BigUint64Array;
   #tiers: Uint8Array;
   #copies: Uint16Array;
+  #keys: BigUint64Array;
   /** The row of the last block at each depth. */
   #rowAtDepth = new Int32Array(64);
 
@@ -26,6 +38,7 @@ export class RowBuilder {
     this.#engines = new BigUint64Array(expected);
     this.#tiers = new Uint8Array(expected);
     this.#copies = new Uint16Array(expected);
+    this.#keys = new BigUint64Array(expected);
   }
 
   /** Adds blocks; `copies` has four bits for each tier, device lowest. */
@@ -55,17 +68,19 @@ export class RowBuilder {
     this.#count += blocks;
   }
 
-  finish(
-    chainKeys: (parents: Int32Array, locals: BigUint64Array) => BigUint64Array,
-  ): LaneBlocks {
+  /** Gives the rows that were added since the last time their keys. */
+  chain(chainRows: ChainRows): void {
+    chainRows(this.#keys, this.#parents, this.#locals, this.#chained, this.#count);
+    this.#chained = this.#count;
+  }
+
+  finish(): LaneBlocks {
     const count = this.#count;
-    const parents = this.#parents.subarray(0, count);
-    const locals = this.#locals.subarray(0, count);
     return {
       count,
-      parents,
-      keys: chainKeys(parents, locals),
-      locals,
+      parents: this.#parents.subarray(0, count),
+      keys: this.#keys.subarray(0, count),
+      locals: this.#locals.subarray(0, count),
       engines: this.#engines.subarray(0, count),
       tiers: this.#tiers.subarray(0, count),
       copies: this.#copies.subarray(0, count),
@@ -123,6 +138,9 @@ export class RowBuilder {
     const copies = new Uint16Array(room);
     copies.set(this.#copies);
     this.#copies = copies;
+    const keys = new BigUint64Array(room);
+    keys.set(this.#keys);
+    this.#keys = keys;
   }
 }
 

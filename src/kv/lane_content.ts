@@ -16,12 +16,19 @@ import type { Slices, Work } from "./slices.ts";
 export interface LaneIndex {
   openLane(worker: string, dpRank: number): number;
   closeLane(lane: number): void;
-  apply(lane: number, event: KvEvent): {
+  /** A removal that takes more than `most` blocks along ends with `left` of its blocks not done. */
+  apply(lane: number, event: KvEvent, most?: number): {
     readonly applied: number;
     readonly unknownParent: number | boolean;
     readonly unknownBlocks: number;
+    readonly left?: number;
   };
   snapshot(lane: number): LaneBlocks;
+  /** As `snapshot`, with `pause` awaited between slices; undefined if the lane changed meanwhile. */
+  snapshotInSlices?(
+    lane: number,
+    pause: () => Promise<void>,
+  ): Promise<LaneBlocks | undefined>;
   load(lane: number, blocks: LaneBlocks): void;
   /** As `load`, with `pause` awaited between slices; until the end the lane holds what it held. */
   loadInSlices?(lane: number, blocks: LaneBlocks, pause: () => Promise<void>): Promise<void>;
@@ -44,6 +51,8 @@ export interface LaneContentOptions {
 
 /** Blocks that one step applies at most. */
 const STEP_BLOCKS = 512;
+/** Blocks that one step takes along with those that an event removes: some 2 ms. */
+const STEP_CUT = 16_384;
 /** Bad events that are logged; all are counted. */
 const MAX_LOGGED = 3;
 
@@ -59,6 +68,11 @@ export class LaneContent implements Work {
   /** What is left of an event that is larger than a step. */
   #rest: KvEvent | undefined;
   #logged = 0;
+  /** Copies that are being made or wait for the end of a batch: nothing more is applied. */
+  #copies = 0;
+  /** Counts what makes a copy void: the content was thrown away. */
+  #voids = 0;
+  #settled: (() => void)[] = [];
 
   constructor(options: LaneContentOptions) {
     this.#options = options;
@@ -91,13 +105,11 @@ export class LaneContent implements Work {
 
   step(): boolean {
     const batch = this.#ready.first;
-    if (batch === undefined) return false;
+    if (batch === undefined || (this.#copies > 0 && !this.#isInBatch)) return false;
     let budget = STEP_BLOCKS;
     while (budget > 0) {
       if (this.#rest !== undefined) {
-        const [now, later] = split(this.#rest, budget);
-        this.#rest = later;
-        budget -= this.#apply(now);
+        budget -= this.#applySome(this.#rest, budget);
         continue;
       }
       const event = batch.events[this.#eventAt];
@@ -113,13 +125,24 @@ export class LaneContent implements Work {
       this.#eventAt = 0;
       this.#cursor = batch.seq;
     }
+    this.#tellSettled();
     return this.#ready.length > 0;
+  }
+
+  /** Is the first batch that waits applied in part? */
+  get #isInBatch(): boolean {
+    return this.#eventAt > 0 || this.#rest !== undefined;
+  }
+
+  #tellSettled(): void {
+    if (this.#settled.length === 0 || this.#isInBatch) return;
+    for (const tell of this.#settled.splice(0)) tell();
   }
 
   /** Completes the batch that is half applied, so that what the cursor says is true. */
   settle(): void {
     const batch = this.#ready.first;
-    while ((this.#eventAt > 0 || this.#rest !== undefined) && this.#ready.first === batch) {
+    while (this.#isInBatch && this.#ready.first === batch) {
       this.step();
     }
   }
@@ -128,6 +151,31 @@ export class LaneContent implements Work {
   copy(): { blocks: LaneBlocks; state: EventReaderState } {
     this.settle();
     return { blocks: this.#index.snapshot(this.handle), state: this.#reader.state() };
+  }
+
+  /**
+   * As `copy`, in slices: the batch that is half applied is completed, then nothing is applied until
+   * the copy is made. `note` is called at the moment that it is a copy of. Resolves with undefined
+   * when the content was thrown away meanwhile.
+   */
+  async copyInSlices<Noted>(
+    pause: () => Promise<void>,
+    note: (state: EventReaderState) => Noted,
+  ): Promise<{ blocks: LaneBlocks; noted: Noted } | undefined> {
+    const voids = this.#voids;
+    this.#copies += 1;
+    try {
+      while (this.#isInBatch) await new Promise<void>((resolve) => this.#settled.push(resolve));
+      if (this.#voids !== voids) return undefined;
+      const noted = note(this.#reader.state());
+      const blocks = this.#index.snapshotInSlices === undefined
+        ? this.#index.snapshot(this.handle)
+        : await this.#index.snapshotInSlices(this.handle, pause);
+      return blocks === undefined || this.#voids !== voids ? undefined : { blocks, noted };
+    } finally {
+      this.#copies -= 1;
+      if (this.#ready.length > 0) this.#options.slices.submit(this, "urgent");
+    }
   }
 
   /**
@@ -170,9 +218,11 @@ export class LaneContent implements Work {
   }
 
   #dropWaiting(): void {
+    this.#voids += 1;
     this.#ready.clear();
     this.#eventAt = 0;
     this.#rest = undefined;
+    this.#tellSettled();
   }
 
   /** As `#understand`; an event that the reader chokes on costs only itself. */
@@ -228,24 +278,31 @@ export class LaneContent implements Work {
     return undefined;
   }
 
-  /** Returns the number of blocks that were handled. */
-  #apply(event: KvEvent): number {
+  /** Applies up to `budget` blocks of an event and keeps the rest of it; returns how many. */
+  #applySome(event: KvEvent, budget: number): number {
+    const [now, later] = split(event, budget);
+    this.#rest = later;
     let result: ReturnType<LaneIndex["apply"]>;
     try {
-      result = this.#index.apply(this.handle, event);
+      result = this.#index.apply(this.handle, now, STEP_CUT);
     } catch (error) {
-      this.#failed(event.kind, error);
+      this.#failed(now.kind, error);
       return STEP_BLOCKS;
     }
     const { meters } = this.#options;
-    switch (event.kind) {
+    switch (now.kind) {
       case "stored":
       case "stored_hashed":
         meters.event("stored", Number(result.unknownParent) > 0 ? "parent_not_found" : "ok");
-        return event.hashes.length;
+        return now.hashes.length;
       case "removed":
+        if (result.left !== undefined && result.left > 0 && event.kind === "removed") {
+          const done = now.hashes.length - result.left;
+          this.#rest = { ...event, hashes: event.hashes.subarray(done) };
+          return STEP_BLOCKS;
+        }
         meters.event("removed", result.unknownBlocks > 0 ? "block_not_found" : "ok");
-        return event.hashes.length;
+        return now.hashes.length;
       case "cleared":
         return 1;
     }

@@ -9,35 +9,61 @@ import type { IndexModule } from "./wasm/load.ts";
 
 /** Rows loaded at a time (about 2 ms), 39 bytes each in the staging memory. */
 export const LOAD_BATCH = 8192;
-/** Bytes of a row on its way out. */
-const COPY_BYTES = 22;
+/** Rows copied at a time (about 0.5 ms), 22 bytes each in the staging memory. */
+export const COPY_BATCH = 8192;
 
-/** All blocks of a slot, parents before children; none for no slot. */
-export function copySlot(
-  module: IndexModule,
-  hasher: BlockHasher,
-  slot: number | undefined,
-): LaneBlocks {
-  const { call } = module;
-  const rows = new RowBuilder(slot === undefined ? 0 : call.slotCount(slot));
-  if (slot !== undefined) {
-    const room = Math.floor(call.stagingBytes() / COPY_BYTES) & ~7;
-    const engines = call.stagingAt(), locals = engines + room * 8;
-    const depths = locals + room * 8, copies = depths + room * 4;
-    call.snapshotBegin(slot);
-    for (;;) {
-      const count = call.snapshotRows(room, depths, engines, locals, copies);
-      if (count === 0) break;
-      const { u16, u32, u64 } = module;
-      rows.add(
-        u32.subarray(depths >>> 2, (depths >>> 2) + count),
-        u64.subarray(engines >>> 3, (engines >>> 3) + count),
-        u64.subarray(locals >>> 3, (locals >>> 3) + count),
-        u16.subarray(copies >>> 1, (copies >>> 1) + count),
-      );
-    }
+/**
+ * A copy of what a slot holds, made a piece at a time. The slot must not change before it is done;
+ * it is pinned meanwhile, so that nothing is evicted from it.
+ */
+export class SlotCopy {
+  readonly #module: IndexModule;
+  readonly #hasher: BlockHasher;
+  readonly #slot: number;
+  readonly #rows: RowBuilder;
+  #from: number;
+  #level = 0;
+
+  constructor(module: IndexModule, hasher: BlockHasher, slot: number) {
+    this.#module = module;
+    this.#hasher = hasher;
+    this.#slot = slot;
+    this.#rows = new RowBuilder(module.call.slotCount(slot));
+    this.#from = module.call.firstHolding(slot);
+    module.call.pin(slot);
   }
-  return rows.finish((parents, locals) => hasher.chainKeys(parents, locals));
+
+  /** Copies up to `COPY_BATCH` blocks, parents before children; false when all are copied. */
+  step(room = COPY_BATCH): boolean {
+    if (this.#from === 0) return false;
+    const { call } = this.#module;
+    const engines = call.stagingAt(), locals = engines + COPY_BATCH * 8;
+    const depths = locals + COPY_BATCH * 8, copies = depths + COPY_BATCH * 4;
+    const count = call
+      .snapshotRows(this.#from, this.#level, room, depths, engines, locals, copies);
+    const { u16, u32, u64 } = this.#module;
+    const result = call.resultAt() >>> 2;
+    this.#from = u32[result] ?? 0;
+    this.#level = u32[result + 1] ?? 0;
+    this.#rows.add(
+      u32.subarray(depths >>> 2, (depths >>> 2) + count),
+      u64.subarray(engines >>> 3, (engines >>> 3) + count),
+      u64.subarray(locals >>> 3, (locals >>> 3) + count),
+      u16.subarray(copies >>> 1, (copies >>> 1) + count),
+    );
+    this.#rows.chain((...rows) => this.#hasher.chainRows(...rows));
+    return this.#from !== 0;
+  }
+
+  /** To be called once, whether the copy is complete or not. */
+  unpin(): void {
+    this.#module.call.unpin(this.#slot);
+  }
+
+  /** What was copied. */
+  rows(): LaneBlocks {
+    return this.#rows.finish();
+  }
 }
 
 /** Loads up to `LOAD_BATCH` rows from `base` on into a slot; returns how many fit. */

@@ -12,12 +12,13 @@
  * it goes, then from there the host, then the disk, then external storage.
  */
 
-import type { KvEvent, LaneBlocks, Tier } from "./blocks.ts";
-import { TIERS } from "./blocks.ts";
+import type { KvEvent, LaneBlocks } from "./blocks.ts";
+import { emptyResult, EventWriter, part } from "./event_writer.ts";
 import { blockCount, BlockHasher, type BlockOptions } from "./hash.ts";
 import type { ApplyResult, IndexStats, Match, PrefixIndexOptions, Query } from "./index_types.ts";
+import { RowBuilder } from "./lane_blocks.ts";
 import { FREE_BATCH, LaneSlots } from "./lane_slots.ts";
-import { copySlot, LOAD_BATCH, loadRows } from "./lane_transfer.ts";
+import { COPY_BATCH, LOAD_BATCH, loadRows, SlotCopy } from "./lane_transfer.ts";
 import { IndexModule } from "./wasm/load.ts";
 
 export type { ApplyResult, IndexStats, Match, PrefixIndexOptions, Query } from "./index_types.ts";
@@ -26,6 +27,8 @@ interface LaneRecord {
   readonly worker: string;
   readonly dpRank: number;
   slot: number;
+  /** Counts what changes its blocks: a copy in slices is void when this moves. */
+  changes: number;
 }
 
 /** Blocks of one look-up hashed and walked at a time: a miss wastes at most the rest of these. */
@@ -33,8 +36,8 @@ const MATCH_BATCH = 128;
 /** Blocks of retired lanes freed along with each event. */
 const FREE_BATCH_INLINE = 64;
 const MATCH_WORDS = 5;
-/** The word of the result that tells a full index from a conflict. */
-const FULL_WORD = 7;
+/** Without a limit, that is. */
+const ALL = 0x7fffffff;
 
 export class PrefixIndex {
   readonly blockSize: number;
@@ -42,7 +45,7 @@ export class PrefixIndex {
   readonly #hasher: BlockHasher;
   readonly #staging: number;
   readonly #stagingBytes: number;
-  readonly #result: number;
+  readonly #writer: EventWriter;
   readonly #matches: number;
   readonly #lanes = new Map<number, LaneRecord>();
   readonly #slots: LaneSlots;
@@ -55,7 +58,7 @@ export class PrefixIndex {
     this.#slots = new LaneSlots(module.call);
     this.#staging = module.call.stagingAt();
     this.#stagingBytes = module.call.stagingBytes();
-    this.#result = module.call.resultAt() >>> 2;
+    this.#writer = new EventWriter(module, this.#hasher, options.blockSize);
     this.#matches = module.call.matchesAt() >>> 2;
     if (options.maxBlocks !== undefined) module.call.setBound(options.maxBlocks);
   }
@@ -78,7 +81,7 @@ export class PrefixIndex {
   openLane(worker: string, dpRank: number): number {
     const lane = this.#nextLane++;
     const slot = this.#slots.take();
-    this.#lanes.set(lane, { worker, dpRank, slot });
+    this.#lanes.set(lane, { worker, dpRank, slot, changes: 0 });
     this.#module.call.setHandle(slot, lane + 1);
     return lane;
   }
@@ -102,8 +105,11 @@ export class PrefixIndex {
   /**
    * Applies one event of a lane. An event of a closed lane does nothing (its blocks count as
    * refused), so that events in flight cannot bring a removed worker back.
+   *
+   * A removal that takes more than about `most` blocks along ends early: `left` of its blocks, the
+   * last ones, are not done with, and are to be applied again.
    */
-  apply(lane: number, event: KvEvent): ApplyResult {
+  apply(lane: number, event: KvEvent, most = ALL): ApplyResult {
     const result = emptyResult();
     const record = this.#lanes.get(lane);
     if (record === undefined) {
@@ -111,109 +117,22 @@ export class PrefixIndex {
       return result;
     }
     if (this.#slots.isFreeing) this.#slots.free(FREE_BATCH_INLINE);
+    record.changes += 1;
     switch (event.kind) {
       case "stored":
-        this.#storeTokens(record.slot, event, result);
+        this.#writer.storeTokens(record.slot, event, result);
         break;
       case "stored_hashed":
-        this.#storeHashed(record.slot, event, result);
+        this.#writer.storeHashed(record.slot, event, result);
         break;
       case "removed":
-        this.#remove(record.slot, event, result);
+        this.#writer.remove(record.slot, event, most, result);
         break;
       case "cleared":
         this.#clear(lane, record);
         break;
     }
     return result;
-  }
-
-  #storeTokens(
-    slot: number,
-    event: Extract<KvEvent, { kind: "stored" }>,
-    result: ApplyResult,
-  ): void {
-    const named = event.hashes.length;
-    if (event.blockSize !== this.blockSize) {
-      result.refused = named;
-      return;
-    }
-    const count = Math.min(named, blockCount(event.tokens.length, this.blockSize, event.eagle));
-    result.refused = named - count;
-    const seed = this.#hasher.seed(event.lora, event.salt);
-    const room = this.#hasher.blocksAtOnce(this.blockSize);
-    for (let done = 0; done < count;) {
-      const batch = Math.min(room, count - done);
-      const localsAt = this.#staging + batch * 8;
-      // Engine hashes first, the local hashes behind them, then the tokens.
-      this.#hasher.stage(event.tokens, done, batch, this.blockSize, seed, event, batch * 8);
-      this.#module.u64.set(part(event.hashes, done, batch), this.#staging >>> 3);
-      const parent = done === 0 ? event.parent : event.hashes[done - 1];
-      if (!this.#storeRun(slot, parent, batch, localsAt, event.tier, count - done, result)) return;
-      done += batch;
-    }
-  }
-
-  #storeHashed(
-    slot: number,
-    event: Extract<KvEvent, { kind: "stored_hashed" }>,
-    result: ApplyResult,
-  ): void {
-    const count = Math.min(event.hashes.length, event.locals.length);
-    result.refused = event.hashes.length - count;
-    const room = this.#stagingBytes >>> 4;
-    for (let done = 0; done < count;) {
-      const batch = Math.min(room, count - done);
-      const at = this.#staging >>> 3;
-      this.#module.u64.set(part(event.hashes, done, batch), at);
-      this.#module.u64.set(part(event.locals, done, batch), at + batch);
-      const parent = done === 0 ? event.parent : event.hashes[done - 1];
-      const localsAt = this.#staging + batch * 8;
-      if (!this.#storeRun(slot, parent, batch, localsAt, event.tier, count - done, result)) return;
-      done += batch;
-    }
-  }
-
-  /** Stores what is staged; false if the event ends here. `left` = blocks from these on. */
-  #storeRun(
-    slot: number,
-    parent: bigint | undefined,
-    count: number,
-    localsAt: number,
-    tier: Tier,
-    left: number,
-    result: ApplyResult,
-  ): boolean {
-    const hasParent = parent === undefined ? 0 : 1;
-    const stored = this.#module.call.storeRun(
-      slot,
-      hasParent,
-      parent ?? 0n,
-      count,
-      this.#staging,
-      localsAt,
-      TIERS.indexOf(tier),
-    );
-    if (stored < 0) {
-      result.unknownParent += left;
-      return false;
-    }
-    this.#collect(result);
-    if (stored === count) return true;
-    if (this.#module.u32[this.#result + FULL_WORD] === 0) result.conflicts = left - stored;
-    else result.refused += left - stored;
-    return false;
-  }
-
-  #remove(slot: number, event: Extract<KvEvent, { kind: "removed" }>, result: ApplyResult): void {
-    const room = this.#stagingBytes >>> 3;
-    const tier = TIERS.indexOf(event.tier);
-    for (let done = 0; done < event.hashes.length; done += room) {
-      const batch = part(event.hashes, done, Math.min(room, event.hashes.length - done));
-      this.#module.u64.set(batch, this.#staging >>> 3);
-      this.#module.call.removeRun(slot, batch.length, this.#staging, tier);
-      this.#collect(result);
-    }
   }
 
   /**
@@ -223,24 +142,15 @@ export class PrefixIndex {
    */
   trim(lane: number, engine: bigint): number {
     const record = this.#lanes.get(lane);
-    return record === undefined ? 0 : this.#module.call.trim(record.slot, engine);
+    if (record === undefined) return 0;
+    record.changes += 1;
+    return this.#module.call.trim(record.slot, engine);
   }
 
   /** The lane goes on in a new slot; the old one is hidden and freed in slices. */
   #clear(lane: number, record: LaneRecord): void {
     if (this.#module.call.slotCount(record.slot) === 0) return;
     this.#replaceSlot(lane, record, this.#slots.take());
-  }
-
-  #collect(result: ApplyResult): void {
-    const words = this.#module.u32;
-    const at = this.#result;
-    result.applied += words[at] ?? 0;
-    result.duplicates += words[at + 1] ?? 0;
-    result.unknownBlocks += words[at + 2] ?? 0;
-    result.evicted += words[at + 3] ?? 0;
-    result.renamed += words[at + 4] ?? 0;
-    result.cut += words[at + 6] ?? 0;
   }
 
   // ---------------------------------------------------------------------------------- look-ups
@@ -301,10 +211,39 @@ export class PrefixIndex {
 
   // --------------------------------------------------------------------------------- snapshots
 
-  /** An exact copy of what a lane holds now, parents before children. */
+  /** An exact copy of what a lane holds now, parents before children; nothing for a closed lane. */
   snapshot(lane: number): LaneBlocks {
     const slot = this.#lanes.get(lane)?.slot;
-    return copySlot(this.#module, this.#hasher, slot);
+    if (slot === undefined) return new RowBuilder(0).finish();
+    const copy = new SlotCopy(this.#module, this.#hasher, slot);
+    while (copy.step());
+    copy.unpin();
+    return copy.rows();
+  }
+
+  /**
+   * `snapshot` in slices of half a millisecond, with `pause` awaited between them. What it gives is
+   * what the lane held at the start; undefined if anything changed the lane's blocks meanwhile.
+   */
+  async snapshotInSlices(
+    lane: number,
+    pause: () => Promise<void>,
+    rowsAtOnce = COPY_BATCH,
+  ): Promise<LaneBlocks | undefined> {
+    const record = this.#lanes.get(lane);
+    if (record === undefined) return undefined;
+    const { changes } = record;
+    const copy = new SlotCopy(this.#module, this.#hasher, record.slot);
+    let isSame = true;
+    try {
+      while (isSame && copy.step(rowsAtOnce)) {
+        await pause();
+        isSame = this.#lanes.get(lane) === record && record.changes === changes;
+      }
+    } finally {
+      copy.unpin();
+    }
+    return isSame ? copy.rows() : undefined;
   }
 
   /**
@@ -374,26 +313,8 @@ export class PrefixIndex {
   #replaceSlot(lane: number, record: LaneRecord, slot: number): void {
     const old = record.slot;
     record.slot = slot;
+    record.changes += 1;
     this.#slots.retire(old);
     this.#module.call.setHandle(slot, lane + 1);
   }
-}
-
-function emptyResult(): ApplyResult {
-  return {
-    applied: 0,
-    duplicates: 0,
-    unknownParent: 0,
-    unknownBlocks: 0,
-    evicted: 0,
-    renamed: 0,
-    conflicts: 0,
-    refused: 0,
-    cut: 0,
-  };
-}
-
-/** `count` values from `first` on; the array itself when that is all of it, as it mostly is. */
-function part(values: BigUint64Array, first: number, count: number): BigUint64Array {
-  return count === values.length ? values : values.subarray(first, first + count);
 }

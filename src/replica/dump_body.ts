@@ -22,7 +22,7 @@ export interface DumpBodyOptions {
  * downstream may take a cut body for a whole one.
  */
 export function dumpBody(
-  slices: Iterator<Uint8Array<ArrayBuffer>, void>,
+  slices: AsyncIterator<Uint8Array<ArrayBuffer>, void>,
   options: DumpBodyOptions,
 ): ReadableStream<Uint8Array<ArrayBuffer>> {
   const { clock } = options;
@@ -34,7 +34,7 @@ export function dumpBody(
     if (ended) return;
     ended = true;
     stopTimer();
-    slices.return?.();
+    void slices.return?.();
     options.onEnd(how, bytes, error);
   };
   return new ReadableStream<Uint8Array<ArrayBuffer>>({
@@ -48,7 +48,8 @@ export function dumpBody(
         controller.error(error);
       };
       try {
-        const next = slices.next();
+        const next = await slices.next();
+        if (ended) return;
         if (next.done === true) {
           end("complete");
           controller.close();

@@ -61,16 +61,16 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
     return response;
   };
 
-  const dump = (c: Context): Response => {
+  const dump = async (c: Context): Promise<Response> => {
     try {
-      return answer(c);
+      return await answer(c);
     } catch (error) {
       log.error("dump_failed", { error });
       return refuse(error instanceof BatonError ? error : new BatonError("internal", "no dump"));
     }
   };
 
-  const answer = (c: Context): Response => {
+  const answer = async (c: Context): Promise<Response> => {
     if (!options.recovered()) {
       return refuse(
         new BatonError("not_ready", "this replica has not recovered its index yet", {
@@ -124,8 +124,14 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
     };
     const slices = json ? dynamoSlices(source) : dumpSlices(source);
     // What fails at once can still be said with a status; later only a broken body says it.
-    const first = slices.next();
     running += 1;
+    let first: IteratorResult<Slice, void>;
+    try {
+      first = await slices.next();
+    } catch (error) {
+      running -= 1;
+      throw error;
+    }
     metrics.started();
     const body = dumpBody(first.done === true ? slices : resumed(first.value, slices), {
       clock: runtime.clock,
@@ -149,9 +155,12 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
   return new Hono().get("/dump", dump);
 }
 
-function* resumed(first: Slice, rest: Iterator<Slice, void>): Generator<Slice, void> {
+async function* resumed(
+  first: Slice,
+  rest: AsyncGenerator<Slice, void>,
+): AsyncGenerator<Slice, void> {
   yield first;
-  for (let next = rest.next(); next.done !== true; next = rest.next()) yield next.value;
+  yield* rest;
 }
 
 /** `?lane=<JSON of [model, group, worker, dpRank]>`, as often as there are lanes to ask for. */

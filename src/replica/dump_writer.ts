@@ -1,9 +1,9 @@
 /**
  * Writes a Baton dump, slice by slice.
  *
- * A lane is cut when its turn comes, synchronously, so that its cursor and its blocks belong
- * together; its columns are then written out while events go on. Memory: one lane's columns and one
- * slice, however large the index is.
+ * A lane is cut when its turn comes, so that its cursor and its blocks belong together; its columns
+ * are then written out while events go on. Memory: one lane's columns and one slice, however large
+ * the index is.
  */
 
 import type { LaneBlocks } from "../kv/blocks.ts";
@@ -38,6 +38,9 @@ export interface DumpSource {
 /** Output is handed over when it has reached this many bytes: some 0.3 ms of work. */
 export const SLICE_BYTES = 64 * 1024;
 
+/** Cuts of one lane that may become void before it is left out. */
+const MAX_CUTS = 3;
+
 /** Letters of a lane's reason for being degraded. */
 const MAX_REASON = 200;
 
@@ -47,7 +50,9 @@ const encoder = new TextEncoder();
  * The dump as slices of about 64 KiB. Between two slices no work is done and other code may run:
  * lanes that were closed meanwhile are left out, lanes that were opened meanwhile too.
  */
-export function* dumpSlices(source: DumpSource): Generator<Uint8Array<ArrayBuffer>, void> {
+export async function* dumpSlices(
+  source: DumpSource,
+): AsyncGenerator<Uint8Array<ArrayBuffer>, void> {
   const out = new SliceBuffer(SLICE_BYTES + 4096);
   const chosen = source.store.lanes().filter((lane) =>
     dumpable(lane) && (source.wanted?.(lane) ?? true)
@@ -66,8 +71,8 @@ export function* dumpSlices(source: DumpSource): Generator<Uint8Array<ArrayBuffe
   let lanes = 0;
   let blocks = 0;
   for (const lane of chosen) {
-    if (source.store.lane(lane.key) !== lane || !dumpable(lane)) continue;
-    const cut = lane.cut();
+    const cut = await cutLane(source, lane);
+    if (cut === undefined) continue;
     source.onLane?.(cut);
     yield* laneSlices(out, cut, source.store.blockSize(lane.key));
     lanes += 1;
@@ -79,6 +84,22 @@ export function* dumpSlices(source: DumpSource): Generator<Uint8Array<ArrayBuffe
   }
   line(out, { kind: "trailer", lanes, blocks });
   yield out.take();
+}
+
+/**
+ * Cuts a lane that is still there and can be gone on from. A cut of a lane that starts over meanwhile
+ * is made again; one that does nothing else is left out, and the joiner asks its worker or another.
+ */
+export async function cutLane(
+  source: DumpSource,
+  lane: RecoverableLane,
+): Promise<LaneCut | undefined> {
+  for (let tried = 0; tried < MAX_CUTS; tried += 1) {
+    if (source.store.lane(lane.key) !== lane || !dumpable(lane)) return undefined;
+    const cut = await lane.cutInSlices();
+    if (cut?.cursor !== undefined && source.store.lane(lane.key) === lane) return cut;
+  }
+  return undefined;
 }
 
 function* laneSlices(out: SliceBuffer, cut: LaneCut, blockSize: number) {

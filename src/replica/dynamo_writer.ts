@@ -8,7 +8,7 @@
 
 import { TIERS } from "../kv/blocks.ts";
 import { partitionId } from "../kv/lane_key.ts";
-import { type DumpSource, SLICE_BYTES } from "./dump_writer.ts";
+import { cutLane, type DumpSource, SLICE_BYTES } from "./dump_writer.ts";
 import { dynamoPartition, dynamoWorkerId } from "./dynamo_ids.ts";
 import { dumpable, type LaneCut, type LaneStore, type RecoverableLane } from "./lane_port.ts";
 import { SliceBuffer } from "./slice_buffer.ts";
@@ -24,7 +24,9 @@ const TIER_NAMES: Record<(typeof TIERS)[number], string> = {
 const MAX_EVENT_BLOCKS = 256;
 
 /** The dump as slices of about 64 KiB. Lanes are cut one by one, as in our own format. */
-export function* dynamoSlices(source: DumpSource): Generator<Uint8Array<ArrayBuffer>, void> {
+export async function* dynamoSlices(
+  source: DumpSource,
+): AsyncGenerator<Uint8Array<ArrayBuffer>, void> {
   const out = new SliceBuffer(SLICE_BYTES * 2);
   const { store } = source;
   let eventId = 0;
@@ -40,8 +42,8 @@ export function* dynamoSlices(source: DumpSource): Generator<Uint8Array<ArrayBuf
     first = false;
     let firstEvent = true;
     for (const lane of lanes) {
-      if (store.lane(lane.key) !== lane || !dumpable(lane)) continue;
-      const cut = lane.cut();
+      const cut = await cutLane(source, lane);
+      if (cut === undefined) continue;
       source.onLane?.(cut);
       for (const text of eventTexts(cut, () => eventId++)) {
         out.text(firstEvent ? text : `,${text}`);

@@ -19,8 +19,11 @@ export interface RecoverableLane {
   readonly blocks: number;
   /** Buffer batches instead of applying them; over the limits the lane needs another snapshot. */
   hold(limits: HoldLimits): void;
-  /** An exact copy, made synchronously. */
-  cut(): LaneCut;
+  /**
+   * An exact copy, made in slices while the lane keeps batches back. Resolves with undefined when the
+   * lane was closed, or lost its content, before the copy was complete.
+   */
+  cutInSlices(): Promise<LaneCut | undefined>;
   /**
    * Replaces what the lane holds by the cut, drops buffered batches up to its cursor, closes a gap
    * by the worker's replay, and goes live. Rejects with an error named `LaneGap` when the gap cannot

@@ -238,5 +238,6 @@ export function noResult(): ApplyResult {
     conflicts: 0,
     refused: 0,
     cut: 0,
+    left: 0,
   };
 }

@@ -172,7 +172,7 @@ function copyOf(lane: ModelLane): ModelLane {
     row.copies.forEach((copies, tier) => {
       if (copies === 0) return;
       const none = { applied: 0, duplicates: 0, unknownParent: 0, unknownBlocks: 0, evicted: 0 };
-      const result = { ...none, renamed: 0, conflicts: 0, refused: 0, cut: 0 };
+      const result = { ...none, renamed: 0, conflicts: 0, refused: 0, cut: 0, left: 0 };
       copy.store(parent, [row.engine], [row.local], tier, copies, result);
     });
   };

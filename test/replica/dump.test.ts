@@ -14,8 +14,8 @@ import { keyOf, makeCut, Shelf } from "./support/shelf.ts";
 const decoder = new TextDecoder();
 const encoder = new TextEncoder();
 
-function write(store: Shelf, more: Partial<DumpSource> = {}): Uint8Array {
-  const slices = [...dumpSlices({ store, replica: "r1", nowMs: 0, ...more })];
+async function write(store: Shelf, more: Partial<DumpSource> = {}): Promise<Uint8Array> {
+  const slices = await Array.fromAsync(dumpSlices({ store, replica: "r1", nowMs: 0, ...more }));
   const all = new Uint8Array(slices.reduce((sum, slice) => sum + slice.length, 0));
   let at = 0;
   for (const slice of slices) {
@@ -96,7 +96,7 @@ const CUTS = [
 ];
 
 test("every lane that is written is read again, bit for bit, whatever the chunks", async () => {
-  const bytes = write(new Shelf(CUTS));
+  const bytes = await write(new Shelf(CUTS));
   for (const size of [1, 13, 1000, 65_536]) {
     const { cuts, error } = await read(inPieces(bytes, size));
     assert.is(error, undefined);
@@ -118,7 +118,7 @@ test("random lanes survive the trip", async () => {
     for (let row = 1; row < count; row += 1) {
       if (chance() < 0.3) cut.blocks.parents[row] = Math.floor(chance() * (row + 1)) - 1;
     }
-    const { cuts, error } = await read(write(new Shelf([cut])));
+    const { cuts, error } = await read(await write(new Shelf([cut])));
     assert.is(error, undefined);
     sameCut(cuts[0], cut, `round ${round}`);
   }
@@ -127,7 +127,7 @@ test("random lanes survive the trip", async () => {
 test("kv 55: a model name with a colon, and other odd names, come through", async () => {
   for (const model of ["a:b:c", "org/model:7b", 'quote"\\', "模型", " "]) {
     const cut = makeCut(keyOf("w:1", { model, group: "g:h" }), 3);
-    sameCut((await read(write(new Shelf([cut])))).cuts[0], cut, model);
+    sameCut((await read(await write(new Shelf([cut])))).cuts[0], cut, model);
   }
 });
 
@@ -135,11 +135,11 @@ test("kv 57: hashes and cursors above 2^53 come through bit for bit", async () =
   const cut = makeCut(keyOf("0"), 2, { cursor: 13226331709069118873n });
   cut.blocks.engines.set([2n ** 64n - 1n, 2n ** 53n + 1n]);
   cut.blocks.locals.set([13226331709069118873n, 1n]);
-  sameCut((await read(write(new Shelf([cut])))).cuts[0], cut, "large numbers");
+  sameCut((await read(await write(new Shelf([cut])))).cuts[0], cut, "large numbers");
 });
 
-test("no number in a dump needs more than 53 bits", () => {
-  for (const line of lines(write(new Shelf(CUTS)))) {
+test("no number in a dump needs more than 53 bits", async () => {
+  for (const line of lines(await write(new Shelf(CUTS)))) {
     for (const digits of line.replace(/"(?:[^"\\]|\\.)*"/g, '""').match(/\d+/g) ?? []) {
       assert.ok(Number.isSafeInteger(Number(digits)), line.slice(0, 200));
     }
@@ -147,17 +147,17 @@ test("no number in a dump needs more than 53 bits", () => {
 });
 
 test("a run line has at most 64 blocks, and parents come before their children", async () => {
-  for (const line of lines(write(new Shelf(CUTS)))) {
+  for (const line of lines(await write(new Shelf(CUTS)))) {
     const value = JSON.parse(line) as { kind: string; count: number };
     if (value.kind === "run") assert.ok(value.count >= 1 && value.count <= 64);
   }
   const cut = makeCut(keyOf("0"), 3);
   cut.blocks.parents[1] = 2;
-  assert.instance((await read(write(new Shelf([cut])))).error, DumpBroken);
+  assert.instance((await read(await write(new Shelf([cut])))).error, DumpBroken);
 });
 
 test("kv 43: cut off at every line boundary, only whole lanes were given on and the dump has failed", async () => {
-  const all = lines(write(new Shelf(CUTS)));
+  const all = lines(await write(new Shelf(CUTS)));
   const ends = all.map((line) => (JSON.parse(line) as { kind: string }).kind === "lane_end");
   for (let count = 0; count < all.length; count += 1) {
     const { cuts, error } = await read(joined(all.slice(0, count)));
@@ -171,7 +171,7 @@ test("kv 43: cut off at every line boundary, only whole lanes were given on and 
 
 test("kv 43: cut off inside of lines, the lane that was open is not given on", async () => {
   const small = [makeCut(keyOf("0"), 70), makeCut(keyOf("1"), 3, { decoderState: { a: "b" } })];
-  const bytes = write(new Shelf(small));
+  const bytes = await write(new Shelf(small));
   const first = decoder.decode(bytes).indexOf("lane_end");
   for (let length = 0; length < bytes.length; length += 1) {
     const { cuts, error } = await read(bytes.subarray(0, length));
@@ -182,7 +182,7 @@ test("kv 43: cut off inside of lines, the lane that was open is not given on", a
 });
 
 test("kv 44: totals in the trailer that are wrong fail the dump", async () => {
-  const all = lines(write(new Shelf(CUTS)));
+  const all = lines(await write(new Shelf(CUTS)));
   for (const [from, to] of [[`"lanes":4`, `"lanes":5`], [`"blocks":1365`, `"blocks":1366`]]) {
     const trailer = (all.at(-1) as string).replace(from as string, to as string);
     assert.is.not(trailer, all.at(-1));
@@ -193,7 +193,7 @@ test("kv 44: totals in the trailer that are wrong fail the dump", async () => {
 });
 
 test("a lane that lost, gained, repeated or swapped run lines is not given on", async () => {
-  const all = lines(write(new Shelf([makeCut(keyOf("0"), 300)])));
+  const all = lines(await write(new Shelf([makeCut(keyOf("0"), 300)])));
   const runs = all.map((line, at) => (line.startsWith('{"kind":"run"') ? at : -1)).filter((at) =>
     at >= 0
   );
@@ -214,7 +214,7 @@ test("a lane that lost, gained, repeated or swapped run lines is not given on", 
 
 test("a changed epoch, cursor or decoder state breaks the digest", async () => {
   const cut = makeCut(keyOf("0"), 10, { decoderState: { salt: "tenant-a" } });
-  const text = decoder.decode(write(new Shelf([cut])));
+  const text = decoder.decode(await write(new Shelf([cut])));
   for (const [from, to] of [["epoch-1", "epoch-2"], [`"41"`, `"42"`], ["tenant-a", "tenant-b"]]) {
     const { cuts, error } = await read(encoder.encode(text.replace(from as string, to as string)));
     assert.instance(error, DumpBroken);
@@ -223,7 +223,7 @@ test("a changed epoch, cursor or decoder state breaks the digest", async () => {
 });
 
 test("a line after the trailer, a second header or a lane that comes twice fails the dump", async () => {
-  const all = lines(write(new Shelf([makeCut(keyOf("0"), 10)])));
+  const all = lines(await write(new Shelf([makeCut(keyOf("0"), 10)])));
   const header = all[0] as string;
   const lane = all.slice(1, -1);
   const cases = [
@@ -236,7 +236,7 @@ test("a line after the trailer, a second header or a lane that comes twice fails
 });
 
 test("a line may be spelled in any way that JSON allows", async () => {
-  const respelled = lines(write(new Shelf(CUTS))).map((line) => {
+  const respelled = lines(await write(new Shelf(CUTS))).map((line) => {
     // The lane line is part of the digest as it is sent; all others may be written anew.
     if (line.startsWith(`{"kind":"lane"`)) return line;
     const entries = Object.entries(JSON.parse(line) as object).reverse();
@@ -248,7 +248,7 @@ test("a line may be spelled in any way that JSON allows", async () => {
 });
 
 test("a line of a kind that is not known is passed over", async () => {
-  const all = lines(write(new Shelf([makeCut(keyOf("0"), 10)])));
+  const all = lines(await write(new Shelf([makeCut(keyOf("0"), 10)])));
   const { error, cuts } = await read(
     joined([all[0] as string, `{"kind":"news","x":1}`, ...all.slice(1)]),
   );
@@ -257,7 +257,7 @@ test("a line of a kind that is not known is passed over", async () => {
 });
 
 test("another version, or other hashes, are refused before anything is read", async () => {
-  const text = decoder.decode(write(new Shelf([makeCut(keyOf("0"), 10)])));
+  const text = decoder.decode(await write(new Shelf([makeCut(keyOf("0"), 10)])));
   for (const [from, to] of [[`"version":1`, `"version":2`], ["xxh3-64", "sha256"], ["1337", "0"]]) {
     const { error, cuts } = await read(encoder.encode(text.replace(from as string, to as string)));
     assert.instance(error, DumpRefused);
@@ -267,7 +267,7 @@ test("another version, or other hashes, are refused before anything is read", as
 
 test("lanes that are not wanted are passed over without being held", async () => {
   const asked: string[] = [];
-  const { cuts, error } = await read(write(new Shelf(CUTS)), {
+  const { cuts, error } = await read(await write(new Shelf(CUTS)), {
     lane: (head: LaneLine) => {
       asked.push(head.worker);
       return head.worker === "1";
@@ -279,13 +279,13 @@ test("lanes that are not wanted are passed over without being held", async () =>
 });
 
 test("a lane that announces more blocks than allowed is not held", async () => {
-  const { cuts, error } = await read(write(new Shelf(CUTS)), { maxLaneBlocks: 500 });
+  const { cuts, error } = await read(await write(new Shelf(CUTS)), { maxLaneBlocks: 500 });
   assert.is(error, undefined);
   assert.equal(cuts.map((cut) => cut.blocks.count), [65, 300, 0]);
 });
 
 test("announcing billions of blocks takes no memory", async () => {
-  const all = lines(write(new Shelf([makeCut(keyOf("0"), 64)])));
+  const all = lines(await write(new Shelf([makeCut(keyOf("0"), 64)])));
   const lane = (all[1] as string).replace(`"count":64`, `"count":2147483647`);
   const endless = async function* () {
     yield joined([all[0] as string, lane]);
@@ -297,7 +297,7 @@ test("announcing billions of blocks takes no memory", async () => {
 
 test("the reader waits for a lane to be put in before it reads on", async () => {
   let isBusy = false;
-  const { error } = await read(write(new Shelf(CUTS)), {
+  const { error } = await read(await write(new Shelf(CUTS)), {
     commit: async () => {
       assert.is(isBusy, false);
       isBusy = true;
@@ -310,7 +310,7 @@ test("the reader waits for a lane to be put in before it reads on", async () => 
 
 test("load lines come along, in order", async () => {
   const loads = [{ worker: "0", tokens: 5 }, ["x"], null];
-  const taken = await read(write(new Shelf(CUTS), { exportLoad: () => loads }));
+  const taken = await read(await write(new Shelf(CUTS), { exportLoad: () => loads }));
   assert.equal(taken.loads, loads);
 });
 
@@ -321,7 +321,7 @@ test("hints that are too large, or a provider that fails, cost the hints and not
     yield { b: 2 };
     throw new Error("the router is not there");
   };
-  const taken = await read(write(new Shelf(CUTS), { exportLoad }));
+  const taken = await read(await write(new Shelf(CUTS), { exportLoad }));
   assert.is(taken.error, undefined);
   assert.equal(taken.loads, [{ a: 1 }, { b: 2 }]);
   assert.is(taken.cuts.length, CUTS.length);
@@ -330,24 +330,24 @@ test("hints that are too large, or a provider that fails, cost the hints and not
 test("kv 53: only lanes of the catalogue are written, and only when they can be gone on from", async () => {
   const store = new Shelf(CUTS);
   const slices = dumpSlices({ store, replica: "r", nowMs: 0 });
-  slices.next();
+  await slices.next();
   // Closed while the dump goes on: left out, and the totals are still right.
   store.close(keyOf("mixed"));
   const rest: Uint8Array[] = [];
-  for (const slice of slices) rest.push(slice);
+  for await (const slice of slices) rest.push(slice);
   const text = rest.map((slice) => decoder.decode(slice)).join("");
   assert.not.match(text, /"worker":"mixed"/);
   const held = new Shelf(CUTS);
   (held.lane(keyOf("0")) as { state: string }).state = "buffering";
-  const { cuts } = await read(write(held));
+  const { cuts } = await read(await write(held));
   assert.is(cuts.some((cut) => cut.key.worker === "0"), false);
 });
 
-test("a dump of many blocks comes in slices, none of which takes long", () => {
+test("a dump of many blocks comes in slices, none of which takes long", async () => {
   const store = new Shelf([makeCut(keyOf("0"), 200_000, { chain: 50_000 })]);
   let largest = 0;
   let slices = 0;
-  for (const slice of dumpSlices({ store, replica: "r", nowMs: 0 })) {
+  for await (const slice of dumpSlices({ store, replica: "r", nowMs: 0 })) {
     slices += 1;
     largest = Math.max(largest, slice.length);
   }
@@ -355,26 +355,26 @@ test("a dump of many blocks comes in slices, none of which takes long", () => {
   assert.ok(largest <= 80_000, `${largest} bytes`);
 });
 
-test("mistake 5: the producer holds one lane's columns at a time, and cuts it when its turn comes", () => {
+test("mistake 5: the producer holds one lane's columns at a time, and cuts it when its turn comes", async () => {
   const store = new Shelf([makeCut(keyOf("0"), 20_000), makeCut(keyOf("1"), 20_000)]);
   const cut: string[] = [];
   for (const lane of store.lanes()) {
-    const original = lane.cut.bind(lane);
-    lane.cut = () => {
+    const original = lane.cutInSlices.bind(lane);
+    lane.cutInSlices = () => {
       cut.push(lane.key.worker);
       return original();
     };
   }
   const slices = dumpSlices({ store, replica: "r", nowMs: 0 });
-  slices.next();
+  await slices.next();
   assert.equal(cut, ["0"]);
-  for (const _ of slices);
+  for await (const _ of slices);
   assert.equal(cut, ["0", "1"]);
 });
 
 test("fuzz: whatever is done to a dump, a lane is given on unchanged or not at all", async () => {
   const chance = seeded(99);
-  const bytes = write(new Shelf(CUTS.map((cut) => cut)), { exportLoad: () => [{ a: 1 }] });
+  const bytes = await write(new Shelf(CUTS.map((cut) => cut)), { exportLoad: () => [{ a: 1 }] });
   const byId = new Map(CUTS.map((cut) => [laneId(cut.key), cut]));
   let failed = 0;
   for (let round = 0; round < 800; round += 1) {
@@ -407,7 +407,7 @@ test("fuzz: whatever is done to a dump, a lane is given on unchanged or not at a
 
 test("fuzz: lines of any JSON, in any order, never do more than fail the dump", async () => {
   const chance = seeded(7);
-  const all = lines(write(new Shelf(CUTS)));
+  const all = lines(await write(new Shelf(CUTS)));
   const values = [null, 0, -1, 1e308, 2 ** 53, "", "x", [], {}, true, "18446744073709551616"];
   const pick = <T>(from: readonly T[]): T => from[Math.floor(chance() * from.length)] as T;
   for (let round = 0; round < 1500; round += 1) {

@@ -13,8 +13,8 @@ const example = /```ndjson\n([^`]+)```/.exec(page)?.[1] ?? "";
 const stream = (text: string | Uint8Array): ReadableStream<Uint8Array> =>
   ReadableStream.from([typeof text === "string" ? new TextEncoder().encode(text) : text]);
 
-test("the example is what is written for the lanes that it describes", () => {
-  assert.fixture(example, exampleDump());
+test("the example is what is written for the lanes that it describes", async () => {
+  assert.fixture(example, await exampleDump());
 });
 
 test("the example verifies, and is described as the page does", async () => {

@@ -140,7 +140,7 @@ test("kv 36: an index that fails at once: 500; later: a body that breaks, never 
       if (shelf === late) shelf.add(makeCut(keyOf("broken"), 5));
       const broken = shelf === late ? shelf.lane(keyOf("broken")) : lane;
       if (broken === undefined) throw new Error("no lane");
-      broken.cut = () => {
+      broken.cutInSlices = () => {
         throw new Error("secret detail of the index");
       };
     }

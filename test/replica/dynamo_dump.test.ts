@@ -23,11 +23,10 @@ import { keyOf, makeCut, Shelf } from "./support/shelf.ts";
 
 const encoder = new TextEncoder();
 
-function write(shelf: Shelf): string {
+async function write(shelf: Shelf): Promise<string> {
   const decoder = new TextDecoder();
-  return [...dynamoSlices({ store: shelf, replica: "r", nowMs: 0 })].map((slice) =>
-    decoder.decode(slice, { stream: true })
-  ).join("");
+  const slices = await Array.fromAsync(dynamoSlices({ store: shelf, replica: "r", nowMs: 0 }));
+  return slices.map((slice) => decoder.decode(slice, { stream: true })).join("");
 }
 
 async function read(text: string | Uint8Array, catalogue: readonly LaneKey[], size = 4096) {
@@ -86,13 +85,13 @@ function event(
 const dump = (key: string, ...events: string[]): string =>
   `{${JSON.stringify(key)}:{"block_size":16,"events":[${events}]}}`;
 
-test("the shape is Dynamo's: partitions, block size, stored events with rising ids, parents first", () => {
+test("the shape is Dynamo's: partitions, block size, stored events with rising ids, parents first", async () => {
   const cuts = [
     makeCut(keyOf("7"), 600, { chain: 300 }),
     makeCut(keyOf("7", { dpRank: 2 }), 10, { tiers: (row) => row < 5 ? 1 : 3 }),
     makeCut(keyOf("8", { model: "other", group: "blue" }), 1),
   ];
-  const value = parseJsonU64(write(new Shelf(cuts)));
+  const value = parseJsonU64(await write(new Shelf(cuts)));
   assert.equal(Object.keys(value as object), ["model:default", "other:blue"]);
   assert.is(at(value, "model:default", "block_size"), 16);
   const events = at(value, "model:default", "events") as Events;
@@ -124,7 +123,7 @@ test("kv 57: written and read again, every hash is the same bit for bit", async 
     makeCut(key, 300 + index, { chain: 40, tiers: (row) => 1 + (row % 15) })
   );
   for (const size of [1, 100, 100_000]) {
-    const { cuts: taken, error } = await read(write(new Shelf(cuts)), keys, size);
+    const { cuts: taken, error } = await read(await write(new Shelf(cuts)), keys, size);
     assert.is(error, undefined);
     for (const cut of cuts) {
       assert.equal(rows(taken.get(laneId(cut.key))), rows(cut));
@@ -135,11 +134,11 @@ test("kv 57: written and read again, every hash is the same bit for bit", async 
 
 test("kv 55: model names with colons are told apart by the catalogue; ambiguous ones are left alone", async () => {
   const odd = keyOf("1", { model: "org/model:7b:q4", group: "g:h" });
-  const one = await read(write(new Shelf([makeCut(odd, 5)])), [odd]);
+  const one = await read(await write(new Shelf([makeCut(odd, 5)])), [odd]);
   assert.is(rows(one.cuts.get(laneId(odd))).length, 5);
   const first = keyOf("1", { model: "a:b", group: "c" });
   const second = keyOf("1", { model: "a", group: "b:c" });
-  const two = await read(write(new Shelf([makeCut(first, 5)])), [first, second]);
+  const two = await read(await write(new Shelf([makeCut(first, 5)])), [first, second]);
   assert.is(two.error, undefined);
   assert.is(two.cuts.size, 0);
 });
@@ -238,7 +237,9 @@ test("a lane that a whole dump does not mention is taken as empty", async () => 
 test("fuzz: damage ends in DumpBroken or in rows of the right shape, never in anything else", async () => {
   const chance = seeded(3);
   const keys = [keyOf("1"), keyOf("2")];
-  const bytes = encoder.encode(write(new Shelf(keys.map((key) => makeCut(key, 40, { chain: 9 })))));
+  const bytes = encoder.encode(
+    await write(new Shelf(keys.map((key) => makeCut(key, 40, { chain: 9 })))),
+  );
   let failed = 0;
   for (let round = 0; round < 800; round += 1) {
     const damaged = bytes.slice();

@@ -41,7 +41,7 @@ export interface IndexExports {
     locals: number,
     tier: number,
   ): number;
-  removeRun(slot: number, count: number, engines: number, tier: number): void;
+  removeRun(slot: number, count: number, engines: number, tier: number, most: number): number;
   trim(slot: number, engine: bigint): number;
   loadRows(
     slot: number,
@@ -60,8 +60,12 @@ export interface IndexExports {
   matchFeed(locals: number, count: number): number;
   matchEnd(): number;
   matchDepth(): number;
-  snapshotBegin(slot: number): void;
+  pin(slot: number): void;
+  unpin(slot: number): void;
+  firstHolding(slot: number): number;
   snapshotRows(
+    from: number,
+    level: number,
     room: number,
     depths: number,
     engines: number,

@@ -39,7 +39,7 @@ export const EXAMPLE_CUTS: readonly LaneCut[] = [
 ];
 
 /** Its text, with the fixed moment that the document has. */
-export function exampleDump(): string {
+export async function exampleDump(): Promise<string> {
   const slices = dumpSlices({
     store: new Shelf(EXAMPLE_CUTS, 16),
     replica: "6a1f0b7e-30c5-4a7d-b7b0-5a6b3c2d1e0f",
@@ -47,5 +47,5 @@ export function exampleDump(): string {
     exportLoad: () => [{ worker: "0", dpRank: 0, prefillTokens: 512, decodeBlocks: 40 }],
   });
   const decoder = new TextDecoder();
-  return [...slices].map((slice) => decoder.decode(slice)).join("");
+  return (await Array.fromAsync(slices)).map((slice) => decoder.decode(slice)).join("");
 }

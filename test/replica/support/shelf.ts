@@ -41,8 +41,8 @@ export class ShelfLane implements RecoverableLane {
     this.state = "buffering";
   }
 
-  cut(): LaneCut {
-    return this.content;
+  cutInSlices(): Promise<LaneCut | undefined> {
+    return Promise.resolve(this.content);
   }
 
   async commit(cut: LaneCut): Promise<void> {

@@ -22,7 +22,7 @@ import {
   setPrevious,
   slotOf,
 } from "./records";
-import { slotAt } from "./slots";
+import { releasedTo, setReleasedTo, slotAt } from "./slots";
 import { EDGES, ENGINES, engineTag, remove } from "./table";
 
 /** Puts a holding in front of the children of `parent` (0 = the slot's own list). */
@@ -76,9 +76,17 @@ export function dropLeaf(holding: u32): void {
 
 /** Forgets a holding and all below it, leaves first. Returns how many. */
 export function dropTree(holding: u32): u32 {
+  return dropSome(holding, 0xffffffff);
+}
+
+/**
+ * Forgets up to `budget` of a holding and what is below it, leaves first, so that what is left is
+ * whole. Returns how many; the holding itself is gone when it has no node any more.
+ */
+export function dropSome(holding: u32, budget: u32): u32 {
   let current = holding;
   let dropped: u32 = 0;
-  while (true) {
+  while (dropped < budget) {
     let first = firstOf(holdingAt(current));
     while (first != 0) {
       current = first;
@@ -87,16 +95,18 @@ export function dropTree(holding: u32): u32 {
     const parent = previousOf(holdingAt(current));
     dropLeaf(current);
     dropped++;
-    if (current == holding) return dropped;
+    if (current == holding) break;
     // A leaf that was reached through first children has its parent in `previous`.
     current = parent;
   }
+  return dropped;
 }
 
-/** Forgets up to `budget` holdings of a slot; returns how many are left. */
+/** Forgets up to `budget` holdings of a hidden slot; returns how many are left. */
 export function release(slot: u32, budget: u32): u32 {
   const at = slotAt(slot);
-  let current = load<u32>(at);
+  let current = releasedTo(slot);
+  if (current == 0) current = load<u32>(at);
   while (budget > 0 && current != 0) {
     let first = firstOf(holdingAt(current));
     while (first != 0) {
@@ -108,5 +118,6 @@ export function release(slot: u32, budget: u32): u32 {
     budget--;
     current = (previous & LANE_TOP) != 0 ? load<u32>(at) : previous;
   }
+  setReleasedTo(slot, current);
   return load<u32>(at, 4);
 }

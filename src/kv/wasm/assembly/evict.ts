@@ -16,7 +16,9 @@ import {
   nodeAt,
   nodeOf,
   previousOf,
+  slotOf,
 } from "./records";
+import { isPinned, pins, releasedTo, setReleasedTo } from "./slots";
 
 export let bound: u32 = 0;
 /** Without a bound of its own an index ends here, before 4 GiB of memory do. */
@@ -37,32 +39,34 @@ export function setBound(holdings: u32): void {
   epochLeft = (holdings >> 3) + 1;
 }
 
+/** Is this the end of a sequence, of a slot that is not being copied? */
 // @ts-ignore: decorator
 @inline
-function isLeaf(holding: u32): bool {
+function mayGo(holding: u32): bool {
   const at = holdingAt(holding);
-  return nodeOf(at) != 0 && firstOf(at) == 0;
+  return nodeOf(at) != 0 && firstOf(at) == 0 && (pins == 0 || !isPinned(slotOf(at)));
 }
 
 /**
  * Forgets one block at the end of a sequence, nearly the one that was least recently stored or
  * matched: the oldest of a few leaves below a hand that goes round over all holdings. Then the blocks
  * above it, as long as they are as old: cold sequences go as a whole, from their end. False when there
- * is nothing to forget: all there is leads to `spared`.
+ * is nothing to forget: all there is leads to `spared`, or is being copied.
  */
 function evict(spared: u32): bool {
   let victim: u32 = 0;
-  if (suspect != 0 && suspect != spared && isLeaf(suspect)) {
+  if (suspect != 0 && suspect != spared && mayGo(suspect)) {
     if (ageOf(nodeAt(nodeOf(holdingAt(suspect)))) >= suspectAge) victim = suspect;
   }
   if (victim == 0) {
     let oldest: u32 = 0;
     let sample = SAMPLE;
-    const most: u32 = 2 * holdingsMade;
+    // What is pinned may be nearly all there is; then it is refused rather than searched for.
+    const most: u32 = pins == 0 ? 2 * holdingsMade : 2 * PATIENCE;
     for (let steps: u32 = 0; steps < most; steps++) {
       if (hand <= 1) hand = holdingsMade;
       hand--;
-      if (hand == spared || !isLeaf(hand)) continue;
+      if (hand == spared || !mayGo(hand)) continue;
       const age = ageOf(nodeAt(nodeOf(holdingAt(hand))));
       if (victim == 0 || age > oldest) {
         victim = hand;
@@ -79,6 +83,7 @@ function evict(spared: u32): bool {
   suspect = (previous & LANE_TOP) == 0 && nextOf(at) == 0 && firstOf(holdingAt(previous)) == victim
     ? previous
     : 0;
+  if (releasedTo(slotOf(at)) == victim) setReleasedTo(slotOf(at), 0);
   dropLeaf(victim);
   bump(EVICTED);
   return true;

@@ -14,13 +14,13 @@ import { createTable, EDGES, ENGINES } from "./table";
 
 export { stagingAt, stagingBytes, resultAt } from "./exchange";
 export { hashBlocks, hashBytes, chainKeys } from "./hashing";
-export { setHandle, slotCount } from "./slots";
+export { pin, setHandle, slotCount, unpin } from "./slots";
 export { release } from "./drop";
 export { setBound } from "./evict";
 export { storeRun, loadRows, touchedWords } from "./store";
 export { removeRun, trim } from "./remove";
 export { matchesAt, matchBegin, matchFeed, matchEnd, matchDepth } from "./match";
-export { snapshotBegin, snapshotRows } from "./snapshot";
+export { firstHolding, snapshotRows } from "./snapshot";
 
 export function liveHoldings(): u32 {
   return holdingsLive;

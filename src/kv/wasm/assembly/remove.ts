@@ -2,7 +2,7 @@
  * Removes copies of blocks, and what cannot stay without them.
  */
 
-import { dropLeaf, dropTree } from "./drop";
+import { dropLeaf, dropSome, dropTree } from "./drop";
 import { APPLIED, bump, CUT, resetResult, RESULT, UNKNOWN } from "./exchange";
 import { findEngine } from "./find";
 import { holdingOn, setTiers } from "./holders";
@@ -61,37 +61,50 @@ function cutTier(top: u32, tier: u32): void {
   }
 }
 
-/** Removes one copy; false if there is none. */
-function removeCopy(holding: u32, tier: u32): bool {
+/** How many more blocks this call may take along with those that it names. */
+let budget: u32 = 0;
+
+const GONE: u32 = 0;
+const NONE: u32 = 1;
+const UNFINISHED: u32 = 2;
+
+/** Removes one copy. `NONE` if there is none; `UNFINISHED` if the budget ended before. */
+function removeCopy(holding: u32, tier: u32): u32 {
   const at = holdingAt(holding);
   const shift = tier << 2;
   const before = copiesOf(at);
-  if (((before >> shift) & 15) == 0) return false;
+  if (((before >> shift) & 15) == 0) return NONE;
   const copies = before - (<u32>1 << shift);
-  bump(APPLIED);
-  if (((copies >> shift) & 15) != 0) {
-    setCopies(at, copies);
-    return true;
-  }
   if (copies == 0) {
-    const dropped = dropTree(holding) - 1;
-    store<u32>(RESULT + CUT, load<u32>(RESULT + CUT) + dropped);
-    return true;
+    const dropped = dropSome(holding, budget + 1);
+    const isWhole = nodeOf(at) == 0;
+    const below = isWhole ? dropped - 1 : dropped;
+    store<u32>(RESULT + CUT, load<u32>(RESULT + CUT) + below);
+    budget -= min(budget, below);
+    if (!isWhole) return UNFINISHED;
+    bump(APPLIED);
+    return GONE;
   }
+  bump(APPLIED);
   setCopies(at, copies);
+  if (((copies >> shift) & 15) != 0) return GONE;
   const tiers = tiersOf(copies);
   setTiers(nodeOf(at), slotOf(at), tiers);
   // A faster tier still carries the sequence over this block; else the tier ends here.
   if ((tiers & ((<u32>1 << tier) - 1)) == 0 && firstOf(at) != 0) cutTier(holding, tier);
-  return true;
+  return GONE;
 }
 
 /**
- * Removes one copy in `tier` of each named block. A name that was unknown before the call counts
- * as unknown; one that goes because an earlier one of the same call took it along does not.
+ * Removes one copy in `tier` of each named block, and what cannot stay below them, which is about
+ * `most` blocks at most. Returns the number of names that are done with: less than `count` when there
+ * is more to take along; the names from there on are for another call. A name that was unknown before
+ * the call counts as unknown; one that goes because an earlier one of the same call took it along
+ * does not.
  */
-export function removeRun(slot: u32, count: u32, engines: usize, tier: u32): void {
+export function removeRun(slot: u32, count: u32, engines: usize, tier: u32, most: u32): u32 {
   resetResult();
+  budget = most;
   const shift = tier << 2;
   if (count > 1) {
     for (let i: u32 = 0; i < count; i++) {
@@ -101,8 +114,15 @@ export function removeRun(slot: u32, count: u32, engines: usize, tier: u32): voi
   }
   for (let i: u32 = 0; i < count; i++) {
     const holding = findEngine(load<u64>(engines + (<usize>i << 3)), slot);
-    if ((holding == 0 || !removeCopy(holding, tier)) && count == 1) bump(UNKNOWN);
+    const done = holding == 0 ? NONE : removeCopy(holding, tier);
+    if (done == NONE && count == 1) bump(UNKNOWN);
+    if (done == UNFINISHED) {
+      // Those that are left are counted by the call that goes on.
+      store<u32>(RESULT + UNKNOWN, 0);
+      return i;
+    }
   }
+  return count;
 }
 
 /**

@@ -1,7 +1,9 @@
 /**
- * Reads what a lane holds, parents before children, a piece at a time.
+ * Reads what a slot holds, parents before children, a piece at a time. Between two pieces the slot
+ * must not change; others may, and any number of copies may be under way.
  */
 
+import { RESULT } from "./exchange";
 import {
   copiesOf,
   engineOf,
@@ -15,19 +17,19 @@ import {
 } from "./records";
 import { slotAt } from "./slots";
 
-let snapshotAt: u32 = 0;
-let snapshotDepth: u32 = 0;
-
-export function snapshotBegin(slot: u32): void {
-  snapshotAt = load<u32>(slotAt(slot));
-  snapshotDepth = 0;
+/** The holding to begin with, at depth 0; 0 = the slot is empty. */
+export function firstHolding(slot: u32): u32 {
+  return load<u32>(slotAt(slot));
 }
 
 /**
  * Writes the next rows, at most `room`, parents before children: depth in the tree (u32), engine
- * hash, local hash (u64) and copies (u16), in columns. Returns how many; 0 = there are no more.
+ * hash, local hash (u64) and copies (u16), in columns. Begins with holding `from` at depth `level`;
+ * leaves where to go on in the result (u32 each; holding 0 = that was all). Returns how many.
  */
 export function snapshotRows(
+  from: u32,
+  level: u32,
   room: u32,
   depths: usize,
   engines: usize,
@@ -35,8 +37,7 @@ export function snapshotRows(
   copies: usize,
 ): u32 {
   let count: u32 = 0;
-  let current = snapshotAt;
-  let level = snapshotDepth;
+  let current = from;
   while (current != 0 && count < room) {
     const at = holdingAt(current);
     store<u32>(depths + (<usize>count << 2), level);
@@ -69,7 +70,7 @@ export function snapshotRows(
       level--;
     }
   }
-  snapshotAt = current;
-  snapshotDepth = level;
+  store<u32>(RESULT, current);
+  store<u32>(RESULT, level, 4);
   return count;
 }
