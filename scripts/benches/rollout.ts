@@ -3,7 +3,7 @@
  * a body), 50 event streams and 20 tunnels, while other versions of the same service crash in a loop,
  * never get ready, and download slowly. Nothing may fail, be cut, or be executed twice.
  *
- *   scripts/bench rollout [--swaps 30]
+ *   scripts/bench rollout [--swaps 30] [--workers 2]
  */
 
 import { createServer } from "node:http";
@@ -40,10 +40,12 @@ interface Outcome {
 export async function run(context: BenchContext): Promise<BenchResult> {
   const at = context.args.indexOf("--swaps");
   const swaps = at < 0 ? Math.floor(36 / context.runtimes.length) : Number(context.args[at + 1]);
+  const workersAt = context.args.indexOf("--workers");
+  const workers = workersAt < 0 ? 1 : Number(context.args[workersAt + 1]);
   const figures: Record<string, number> = {};
   const systems: Record<string, Record<string, number>> = {};
   for (const runtime of context.runtimes) {
-    const outcome = await measure(context, runtime, swaps);
+    const outcome = await measure(context, runtime, swaps, workers);
     systems[`baton on ${runtime}`] = { ...outcome };
     figures[`${runtime}_swaps`] = outcome.swaps;
     figures[`${runtime}_longest_stall_ms`] = outcome.longest_stall_ms;
@@ -70,6 +72,7 @@ async function measure(
   context: BenchContext,
   runtime: RuntimeName,
   swaps: number,
+  workers: number,
 ): Promise<Outcome> {
   const fleet = new Fleet(runtime);
   const slow = await startSlowServer();
@@ -77,6 +80,7 @@ async function measure(
     const oracle = new TroubledOracle(fleet.path("oracle"), slow.url);
     const ports = await fleet.ports();
     const baton = fleet.startBaton("baton", ports, {
+      traffic: { workers },
       services: {
         shard: {
           mount: "/shard",
