@@ -190,11 +190,12 @@ export class EventJournal {
       const lines = this.#unwritten.join("");
       const count = this.#unwritten.length;
       try {
-        if (this.#fileBytes > 0 && this.#fileBytes + lines.length > this.#maxFileBytes) {
-          await this.#runtime.files.rename(path, `${folder}/events.1.ndjson`);
-          this.#fileBytes = 0;
-        }
-        this.#fileBytes += await this.#append(path, lines);
+        await this.#write(folder, lines).catch(async () => {
+          // The folder, or the file, may have been taken away under us.
+          await this.#runtime.files.makeFolder(folder);
+          this.#fileBytes = (await this.#runtime.files.info(path))?.size ?? 0;
+          await this.#write(folder, lines);
+        });
         if (this.#lost > 0) this.#log.warn("event_journal_lost", { events: this.#lost });
         this.#lost = 0;
       } catch (error) {
@@ -203,6 +204,16 @@ export class EventJournal {
       }
       this.#unwritten.splice(0, count);
     }
+  }
+
+  /** Adds lines to the file, which is rotated first if it would become too long. */
+  async #write(folder: string, lines: string): Promise<void> {
+    const path = `${folder}/events.ndjson`;
+    if (this.#fileBytes > 0 && this.#fileBytes + lines.length > this.#maxFileBytes) {
+      await this.#runtime.files.rename(path, `${folder}/events.1.ndjson`);
+      this.#fileBytes = 0;
+    }
+    this.#fileBytes += await this.#append(path, lines);
   }
 
   async #append(path: string, text: string): Promise<number> {

@@ -128,6 +128,19 @@ test("the files are bounded: the current one is rotated, two are kept", async ()
   await again.close();
 });
 
+test("a folder that is taken away is made again, also when the file was about to be rotated", async () => {
+  for (const maxFileBytes of [1_000_000, 200]) {
+    const folder = await newFolder();
+    const journal = await open(folder, { maxFileBytes });
+    journal.emit("before", { text: "x".repeat(100) });
+    await journal.flushed();
+    await rm(folder, { recursive: true });
+    journal.emit("after", { text: "x".repeat(100) });
+    await journal.close();
+    assert.match(await readFile(`${folder}/events.ndjson`, "utf8"), '"kind":"after"');
+  }
+});
+
 test("a disk that fails costs the file, not the events", async () => {
   const folder = await newFolder();
   const broken = {
