@@ -142,4 +142,45 @@ test("pods join, are left out while they are not ready, and leave; the rest goes
   });
 });
 
+test("T8: a replica is not ready before the first listing of its workers, and knows their lanes then", async () => {
+  await inScratch(async (folder) => {
+    const kube = new FakeKube();
+    await kube.start();
+    await kube.stop();
+    const endpoints = [pod("engine-0", "127.0.0.1"), pod("engine-1", "127.0.0.2")];
+    kube.set(slice("s", endpoints, { service: "engines", ports: PORTS }));
+    const kubernetes = {
+      namespace: "ns",
+      service: "engines",
+      port: "http",
+      apiServer: kube.url,
+      tokenFile: `${folder}/none`,
+      caFile: `${folder}/none`,
+    };
+    const baton = await startBatonProcess(folder, {
+      listen: { peer: "127.0.0.1:0" },
+      services: { chat: { mount: "/v1", pool: { model: MODEL, workers: { kubernetes } } } },
+      // A peer that nobody is.
+      replica: { peers: ["http://127.0.0.1:9"] },
+      shutdown: { announceMs: 0 },
+    });
+    const recovery = async () => await (await fetch(`${baton.admin}/api/v1/recovery`)).json();
+    try {
+      await until(
+        () => baton.log.some(({ event }) => event === "kube_watch_failed"),
+        "a failed listing",
+      );
+      assert.is((await recovery()).state, "listing");
+      assert.is((await fetch(`${baton.admin}/ready`)).status, 503);
+      await kube.start();
+      await until(async () => (await fetch(`${baton.admin}/ready`)).status === 200, "readiness");
+      const { lanes } = await recovery();
+      assert.is(Object.values(lanes as Record<string, number>).reduce((a, b) => a + b, 0), 2);
+    } finally {
+      await baton.stop();
+      await kube.stop();
+    }
+  });
+});
+
 test.run();
