@@ -21,6 +21,11 @@ export class WorkerWait {
     this.#options = options;
   }
 
+  /** Longest wait of one request. */
+  get timeoutMs(): number {
+    return this.#options.timeoutMs;
+  }
+
   get size(): number {
     return this.#waiting.size;
   }
