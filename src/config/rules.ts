@@ -6,7 +6,7 @@ import type { Address } from "../runtime/runtime.ts";
 import type { Problem } from "./problems.ts";
 import type { Config } from "./schema.ts";
 import { mountsOf } from "./service.ts";
-import { isLoopback, isPublic, printAddress } from "./values.ts";
+import { isLoopback, isLoopbackHost, isPublic, printAddress } from "./values.ts";
 import { parseSwitch } from "./versiond_values.ts";
 
 /** Every broken rule. `config` already satisfies the schema. */
@@ -188,6 +188,14 @@ function* versionsRules(config: Config): Iterable<Problem> {
         key: `${key}.lastPort`,
         value: String(versions.lastPort),
         allowed: `at least basePort (${versions.basePort})`,
+      };
+    }
+    const { oracle, allowInsecure } = versions;
+    if (oracle.startsWith("http:") && !allowInsecure && !isLoopbackHost(new URL(oracle).hostname)) {
+      yield {
+        key: `${key}.oracle`,
+        value: JSON.stringify(new URL(oracle).origin),
+        allowed: `https:, or http: on this machine, or any http: once ${key}.allowInsecure is true`,
       };
     }
     const ha = parseSwitch(versions.ha);

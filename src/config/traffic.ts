@@ -3,8 +3,11 @@
  */
 
 import * as v from "valibot";
+import { parseRange } from "./ip_range.ts";
 import { flag, milliseconds, whole } from "./values.ts";
 
+const PROTOCOL_ALLOWED = 'a protocol name, as "websocket" or "name/version"';
+const PEER_ALLOWED = 'an address, a CIDR range as "10.0.0.0/8", or "unix"';
 const TOKEN_ALLOWED = "a token: letters, digits and !#$%&'*+-.^_`|~";
 
 export const limitsSchema = v.strictObject({
@@ -99,7 +102,10 @@ export const trafficSchema = v.strictObject({
   ),
   trustedProxies: v.optional(
     v.pipe(
-      v.array(v.string('an address, a CIDR range, or "unix"')),
+      v.array(v.pipe(
+        v.string(PEER_ALLOWED),
+        v.check((peer) => peer === "unix" || parseRange(peer) !== undefined, PEER_ALLOWED),
+      )),
       v.description(
         "Addresses or CIDR ranges of proxies whose X-Forwarded-* and Forwarded headers are " +
           'believed; "unix" for peers on a unix socket.',
@@ -121,7 +127,10 @@ export const trafficSchema = v.strictObject({
   )),
   upgrades: v.optional(
     v.pipe(
-      v.array(v.string("a protocol name")),
+      v.array(v.pipe(
+        v.string(PROTOCOL_ALLOWED),
+        v.regex(/^[A-Za-z0-9!#$%&'*+.^_`|~/-]+$/, PROTOCOL_ALLOWED),
+      )),
       v.description(
         "Protocols that a connection may switch to. Any other `Upgrade` is answered as if it were " +
           "not there.",

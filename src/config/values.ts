@@ -103,6 +103,13 @@ export function isLoopback(address: Address): boolean {
   return address.host === "localhost" || address.host === "::1" || /^127\./.test(address.host);
 }
 
+/** The host of a URL that is this machine: localhost and its subdomains (RFC 6761), 127.0.0.0/8, ::1. */
+export function isLoopbackHost(host: string): boolean {
+  const name = host.toLowerCase().replace(/\.$/, "");
+  return name === "localhost" || name.endsWith(".localhost") || name === "[::1]" ||
+    /^127\.\d{1,3}\.\d{1,3}\.\d{1,3}$/.test(name);
+}
+
 /** True unless the address is a loopback or private one (RFC 1918, RFC 4193, link-local). */
 export function isPublic(address: Address): boolean {
   if (isLoopback(address) || address.kind === "unix") return false;

@@ -2,6 +2,8 @@
  * Addresses of oracles and artifacts: which may be asked without TLS, and how `file:` is written.
  */
 
+import { isLoopbackHost } from "../config/values.ts";
+
 /** The address is `http:` and neither on this machine nor allowed. */
 export class InsecureAddress extends Error {
   override readonly name = "InsecureAddress";
@@ -18,13 +20,6 @@ export function assertSecure(url: URL, allowInsecure: boolean): void {
   throw new InsecureAddress(
     `${url.origin} is not encrypted: use https:, or set allowInsecure`,
   );
-}
-
-/** localhost and its subdomains (RFC 6761), 127.0.0.0/8, ::1. */
-export function isLoopbackHost(host: string): boolean {
-  const name = host.toLowerCase().replace(/\.$/, "");
-  return name === "localhost" || name.endsWith(".localhost") || name === "[::1]" ||
-    /^127\.\d{1,3}\.\d{1,3}\.\d{1,3}$/.test(name);
 }
 
 /**

@@ -10,7 +10,8 @@
 import type { VersionsConfig } from "../config/versions.ts";
 import type { Log } from "../observe/log.ts";
 import type { Runtime } from "../runtime/runtime.ts";
-import { isLoopbackHost, printableUrl } from "./address.ts";
+import { isLoopbackHost } from "../config/values.ts";
+import { printableUrl } from "./address.ts";
 import { unpack } from "./archive.ts";
 import { onDisk } from "./archive_entry.ts";
 import type { DesiredVersion } from "./catalog.ts";

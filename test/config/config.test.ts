@@ -82,6 +82,33 @@ test("an upstream is a host and a port, or a socket: the path is the client's", 
   for (const url of bad) assert.is(upstream(url).length, 1, url);
 });
 
+test("trusted proxies and protocols are told apart from slips before the listener starts", () => {
+  const traffic = (value: unknown) => problems({ traffic: value });
+  for (const bad of ["10.0.0.0/33", "10.0.0.0/", "10.0.0", "::1/129", "proxy.local", ""]) {
+    const [line = ""] = traffic({ trustedProxies: ["127.0.0.1", bad] });
+    assert.is(
+      line,
+      `traffic.trustedProxies[1] = ${
+        JSON.stringify(bad)
+      }: allowed is an address, a CIDR range as ` +
+        '"10.0.0.0/8", or "unix"',
+    );
+  }
+  assert.equal(traffic({ trustedProxies: ["unix", "10.0.0.0/8", "::1", "fc00::/7"] }), []);
+  assert.match(traffic({ upgrades: ["web socket"] })[0] ?? "", /^traffic\.upgrades\[0\] = "web so/);
+  assert.equal(traffic({ upgrades: ["websocket", "h/2"] }), []);
+});
+
+test("an oracle without TLS is on this machine, or explicitly allowed", () => {
+  const versions = (more: object) => problems({ services: { a: { mount: "/", versions: more } } });
+  const [line = ""] = versions({ oracle: "http://user:pw@o.test/versions" });
+  assert.match(line, /^services\.a\.versions\.oracle = "http:\/\/o\.test": allowed is https:/);
+  assert.equal(versions({ oracle: "http://o.test/versions", allowInsecure: true }), []);
+  for (const own of ["http://127.0.0.1:1/v", "http://localhost/v", "http://[::1]/v"]) {
+    assert.equal(versions({ oracle: own }), [], own);
+  }
+});
+
 test("two services cannot share a mount", () => {
   const lines = problems({ services: { a: UPSTREAM, b: { ...UPSTREAM, mount: ["/b", "/"] } } });
   assert.equal(lines, ['services.b.mount = "/": allowed is a path of its own: a is mounted there']);

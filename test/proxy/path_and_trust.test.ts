@@ -3,7 +3,8 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { normalisePath, stripMount } from "../../src/proxy/path.ts";
-import { parseIp, TrustedPeers } from "../../src/proxy/trust.ts";
+import { parseIp } from "../../src/config/ip_range.ts";
+import { TrustedPeers } from "../../src/proxy/trust.ts";
 
 test("normalising resolves dots, escapes, slashes and backslashes once", () => {
   const cases: [string, string][] = [

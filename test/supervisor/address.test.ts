@@ -1,10 +1,10 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
+import { isLoopbackHost } from "../../src/config/values.ts";
 import {
   assertSecure,
   fileUrlPath,
   InsecureAddress,
-  isLoopbackHost,
   printableUrl,
 } from "../../src/supervisor/address.ts";
 
