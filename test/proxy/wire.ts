@@ -286,12 +286,15 @@ export async function withProxy(
   body: (proxy: Proxy, upstream: Upstream) => Promise<void>,
 ): Promise<void> {
   const upstream = await Upstream.start();
-  const proxy = await startProxy(upstream.address, options);
   try {
-    await body(proxy, upstream);
-    await eventually("all leases are released", () => proxy.target.leases === 0);
+    const proxy = await startProxy(upstream.address, options);
+    try {
+      await body(proxy, upstream);
+      await eventually("all leases are released", () => proxy.target.leases === 0);
+    } finally {
+      await proxy.close();
+    }
   } finally {
-    await proxy.close();
     await upstream.close();
   }
 }
