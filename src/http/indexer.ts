@@ -10,9 +10,23 @@ import { BatonError } from "../errors.ts";
 import type { EventsDoor } from "../kv/events_door.ts";
 import type { IndexStore } from "../kv/create_kv_store.ts";
 import type { Match } from "../kv/prefix_index.ts";
-import { type Json, parseU64Json, printU64Json, toU64, workerNumber } from "../kv/u64_json.ts";
+import { printU64Json, workerNumber } from "../kv/u64_json.ts";
 import type { KvWorkers, ListenerRow, WorkerRow } from "../kv/workers.ts";
 import { byteLines, LineTooLong } from "../streams/byte_lines.ts";
+import {
+  bad,
+  count,
+  DEFAULT_GROUP,
+  type Fields,
+  hashes,
+  MAX_BODY_BYTES,
+  rank,
+  readFields,
+  required,
+  text,
+  tokens,
+  worker,
+} from "./json_fields.ts";
 
 /** Peers that operators add at run time; the replica's discovery may be behind it. */
 export interface PeerRegister {
@@ -33,11 +47,6 @@ export interface IndexerApiOptions {
   readonly testRoutes?: boolean;
 }
 
-const MAX_BODY_BYTES = 8 * 1024 * 1024;
-const DEFAULT_GROUP = "default";
-
-type Fields = { readonly [key: string]: Json };
-
 /**
  * Makes the routes, to be mounted at the root of an app that turns errors into answers and that only
  * the cluster reaches.
@@ -48,19 +57,7 @@ export function createIndexerApi(options: IndexerApiOptions): Hono {
   const maxBodyBytes = options.maxBodyBytes ?? MAX_BODY_BYTES;
   const app = new Hono();
 
-  const fieldsOf = async (context: Context): Promise<Fields> => {
-    const text = await readText(context.req.raw, maxBodyBytes);
-    let body: Json;
-    try {
-      body = parseU64Json(text);
-    } catch {
-      throw new BatonError("bad_request", "the body is not JSON");
-    }
-    if (typeof body !== "object" || body === null || Array.isArray(body)) {
-      throw new BatonError("bad_request", "the body is not a JSON object");
-    }
-    return body as Fields;
-  };
+  const fieldsOf = (context: Context): Promise<Fields> => readFields(context.req.raw, maxBodyBytes);
 
   app.get("/health", () => json({ status: "ok" }));
 
@@ -243,100 +240,12 @@ function listenerJson({ endpoint, status, lastError, lane }: ListenerRow) {
 
 // ------------------------------------------------------------------------------------ requests
 
-async function readText(request: Request, maxBytes: number): Promise<string> {
-  const declared = Number(request.headers.get("content-length") ?? 0);
-  const tooLarge = () => new BatonError("body_too_large", `a body of over ${maxBytes} bytes`);
-  if (declared > maxBytes) throw tooLarge();
-  const decoder = new TextDecoder();
-  let size = 0;
-  let body = "";
-  for await (const chunk of request.body ?? []) {
-    size += chunk.length;
-    if (size > maxBytes) throw tooLarge();
-    body += decoder.decode(chunk, { stream: true });
-  }
-  return body + decoder.decode();
-}
-
 function partition(store: IndexStore, fields: Fields) {
   const model = required(text(fields, "model_name"), "model_name");
   const group = text(fields, "routing_group") ?? DEFAULT_GROUP;
   const found = store.partition(model, group);
   if (found !== undefined) return found;
   throw new BatonError("not_found", `no index for model ${model}, group ${group}`);
-}
-
-function required<T>(value: T | undefined, field: string): T {
-  if (value === undefined) throw new BatonError("bad_request", `${field} is missing`);
-  return value;
-}
-
-function bad(field: string, wanted: string): BatonError {
-  return new BatonError("bad_request", `${field} is not ${wanted}`);
-}
-
-/** Text; null and "" count as absent. */
-function text(fields: Fields, field: string): string | undefined {
-  const value = fields[field];
-  if (value === undefined || value === null || value === "") return undefined;
-  if (typeof value !== "string") throw bad(field, "text");
-  return value;
-}
-
-/** A worker's name; numbers are u64 and stand for their digits. */
-function worker(fields: Fields): string | undefined {
-  const value = fields["instance_id"];
-  if (value === undefined || value === null || value === "") return undefined;
-  if (typeof value === "string") return value;
-  const number = typeof value === "number" && value < 0 ? undefined : toU64(value);
-  if (number === undefined) throw bad("instance_id", "a u64 or text");
-  return number.toString();
-}
-
-function count(fields: Fields, field: string): number | undefined {
-  const value = fields[field];
-  if (value === undefined || value === null) return undefined;
-  if (typeof value === "number" && Number.isInteger(value) && value >= 1 && value < 2 ** 31) {
-    return value;
-  }
-  throw bad(field, "a whole number above 0");
-}
-
-function rank(fields: Fields): number | undefined {
-  const value = fields["dp_rank"];
-  if (value === undefined || value === null) return undefined;
-  if (typeof value === "number" && Number.isInteger(value) && value >= 0 && value < 2 ** 32) {
-    return value;
-  }
-  throw bad("dp_rank", "a whole number");
-}
-
-function list(fields: Fields, field: string): readonly Json[] {
-  const value = fields[field];
-  if (!Array.isArray(value)) throw bad(field, "a list");
-  return value;
-}
-
-function tokens(fields: Fields): Uint32Array {
-  const values = list(fields, "token_ids");
-  const out = new Uint32Array(values.length);
-  for (let i = 0; i < values.length; i++) {
-    const value = values[i];
-    if (typeof value !== "number" || value >>> 0 !== value) throw bad("token_ids", "u32 only");
-    out[i] = value;
-  }
-  return out;
-}
-
-function hashes(fields: Fields): BigUint64Array {
-  const values = list(fields, "block_hashes");
-  const out = new BigUint64Array(values.length);
-  for (let i = 0; i < values.length; i++) {
-    const hash = toU64(values[i]);
-    if (hash === undefined) throw bad("block_hashes", "64-bit numbers only");
-    out[i] = hash;
-  }
-  return out;
 }
 
 function peerUrl(fields: Fields): string {
