@@ -59,11 +59,6 @@ export class PoolService implements Service {
     return this.#options.wait.timeoutMs;
   }
 
-  /** Before the host serves at all it is as if there were no worker yet. */
-  startHoldMs(): number {
-    return this.#options.wait.timeoutMs;
-  }
-
   /** Every error of our own is answered in OpenAI's shape. */
   async handle(exchange: Exchange, forward: Forward): Promise<void> {
     try {
