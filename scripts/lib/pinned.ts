@@ -12,7 +12,8 @@ export class Pinned {
   readonly process: ChildProcess;
   output = "";
 
-  constructor(name: string, core: number, command: readonly string[]) {
+  /** `core` is a number, or several as in "0,1". */
+  constructor(name: string, core: number | string, command: readonly string[]) {
     this.name = name;
     this.process = spawn("taskset", ["-c", String(core), ...command], {
       stdio: ["ignore", "pipe", "pipe"],

@@ -164,22 +164,30 @@ test("requests of many connections are served by both threads, and what is ours 
     await service.swapTo(await new Child(1).start());
     const clients = await Promise.all(Array.from({ length: 24 }, () => Client.to(port)));
     await eventually("the connections are counted", () => traffic.connections === 24);
-    for (const client of clients) client.send(ask("/svc/v1/x"));
-    for (const client of clients) assert.is(bodyOf(await client.until("child 1")), "child 1");
-    assert.is(service.asked, 0);
+    // A request may overtake the first table, and is then asked about; soon none is any more.
+    let rounds = 0;
+    for (let asked = -1; asked !== service.asked; rounds++) {
+      asked = service.asked;
+      for (const client of clients) client.send(ask("/svc/v1/x"));
+      for (const client of clients) {
+        assert.is(bodyOf(await client.until("child 1")), "child 1");
+        client.received = "";
+      }
+      assert.ok(rounds < 20);
+    }
     const [client] = clients as [Client];
     client.received = "";
     client.send(ask("/healthz"));
     assert.match(await client.until("}"), /"path":"\/healthz"/);
     client.received = "";
     client.send(ask("/svc/v2/x"));
-    assert.is(statusOf(await client.until("}}")), 404);
+    assert.match(await client.until("}}"), /HTTP\/1\.1 404 /);
     const h2 = await H2Client.to(port);
     assert.is((await h2.ask("/svc/v1/h2").done()).body, "child 1");
     h2.destroy();
     const end = performance.now() + 10_000;
-    let text = "";
-    while (!/service="svc",method="GET",status="200"\} 25/.test(text)) {
+    const wanted = `method="GET",status="200"} ${24 * rounds + 1}`;
+    for (let text = ""; !text.includes(`service="svc",${wanted}`);) {
       if (performance.now() > end) throw new Error(`metrics: ${text}`);
       await new Promise((resolve) => setTimeout(resolve, 20));
       text = await metricsText();
