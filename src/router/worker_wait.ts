@@ -30,10 +30,6 @@ export class WorkerWait {
     return this.#waiting.size;
   }
 
-  get timeoutMs(): number {
-    return this.#options.timeoutMs;
-  }
-
   /** Until when a request that begins to wait now may wait; monotonic. */
   deadline(): number {
     return this.#options.clock.monotonic() + this.#options.timeoutMs;
