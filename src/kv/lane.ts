@@ -129,7 +129,10 @@ export class Lane {
   get state(): LaneState {
     if (this.#isLoading) return "loading";
     if (this.#filler.isFilling && !this.#isChecking) return "replaying";
-    if (this.#hold !== undefined) return this.#isProven ? "buffering" : "subscribing";
+    if (this.#hold !== undefined) {
+      // Without a subscription (events are posted to us) there is nothing to prove.
+      return this.#isProven || this.#source === undefined ? "buffering" : "subscribing";
+    }
     if (this.#degraded !== undefined) return "degraded";
     if (this.#isProven) return "live";
     return this.#source === undefined ? "pending" : "subscribing";

@@ -169,5 +169,10 @@ function retryAfter(value: string | null): number {
 
 function explain(error: unknown): string {
   if (error instanceof DumpRefused) return `refused: ${error.message}`;
-  return error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+  if (!(error instanceof Error)) return String(error);
+  // What a decompressor throws has its reason only in the cause.
+  const message = error.message === "" && error.cause instanceof Error
+    ? error.cause.message
+    : error.message;
+  return message === "" ? error.name : `${error.name}: ${message}`;
 }

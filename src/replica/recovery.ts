@@ -19,7 +19,7 @@ import type { LoadProvider } from "./load_provider.ts";
 import { type Discovery, isCandidate } from "./peer_view.ts";
 import { RecoveryLedger } from "./recovery_ledger.ts";
 import type { RecoveryMetrics } from "./recovery_metrics.ts";
-import { RecoveryPatience } from "./recovery_patience.ts";
+import { RecoveryPatience, TurnOver } from "./recovery_patience.ts";
 import {
   isRecovered,
   NO_LANES,
@@ -283,6 +283,7 @@ class PeerRecovery implements Recovery {
     const keys = lanes.keys();
     const isPart = keys.length < lanes.size && keys.length <= MAX_LANE_FILTER;
     const { runtime, config, replica, readToken, tls } = this.#options;
+    const turn = patience.turn(isChoosy);
     let outcome: FetchOutcome | { readonly kind: "spent" } = { kind: "spent" };
     try {
       let fetched: FetchOutcome | undefined;
@@ -305,8 +306,11 @@ class PeerRecovery implements Recovery {
         catalogue: () => lanes.keys(),
         maxLaneBlocks: config.maxLaneBlocks,
         idleTimeoutMs: config.idleTimeoutMs,
-        signal: patience.signal,
+        signal: turn.signal,
         onBytes: (bytes) => ledger.received({ bytes }),
+      }).catch((error: unknown): FetchOutcome => {
+        if (error instanceof TurnOver) return { kind: "failed", reason: error.message };
+        throw error;
       }).then(async (done) => {
         // Lanes whose replay is under way are settled before anybody else is asked for them.
         await sink.settled();
@@ -316,6 +320,7 @@ class PeerRecovery implements Recovery {
     } catch (error) {
       if (!patience.isSpent) throw error;
     } finally {
+      turn.end();
       ledger.attemptEnds(outcome, sink.committed);
     }
     if (outcome.kind !== "spent") this.#after(url, outcome);

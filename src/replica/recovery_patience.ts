@@ -19,6 +19,14 @@ export class RecoveryStopped extends Error {
   override readonly name = "RecoveryStopped";
 }
 
+/** A peer's turn is over: others are asked now. */
+export class TurnOver extends Error {
+  override readonly name = "TurnOver";
+}
+
+/** How often a peer whose time is up is looked at while nobody else can be asked. */
+const TURN_CHECK_MS = 1000;
+
 export class RecoveryPatience {
   readonly #options: PatienceOptions;
   readonly #end = new AbortController();
@@ -56,6 +64,29 @@ export class RecoveryPatience {
 
   disarm(): void {
     this.#stopTimer();
+  }
+
+  /**
+   * A peer's turn: its signal is that of the whole, and is also aborted once half of the budget has
+   * brought nothing, counted from now or the last progress, while `othersWait`. A peer that sends
+   * without end would use up the time of those that have what we need.
+   */
+  turn(othersWait: () => boolean): { readonly signal: AbortSignal; end(): void } {
+    const over = new AbortController();
+    const beganMs = this.#now();
+    const shareMs = this.#options.budgetMs / 2;
+    let stopTimer = (): void => {};
+    const check = (): void => {
+      const leftMs = Math.max(beganMs, this.#progressMs) + shareMs - this.#now();
+      if (leftMs > 0) stopTimer = this.#options.clock.after(leftMs, check);
+      else if (othersWait()) over.abort(new TurnOver(`no lane in ${shareMs} ms, and others wait`));
+      else stopTimer = this.#options.clock.after(Math.min(shareMs, TURN_CHECK_MS), check);
+    };
+    check();
+    return {
+      signal: AbortSignal.any([this.#end.signal, over.signal]),
+      end: () => stopTimer(),
+    };
   }
 
   /** Something was achieved: the budget counts from here. */

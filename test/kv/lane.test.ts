@@ -427,6 +427,7 @@ async function handOff(options: { hasRing?: boolean; maxBatches?: number } = {})
 
 test("a held lane keeps batches back and is proven by the first", async () => {
   const { joiner } = await handOff({ hasRing: false });
+  joiner.lane.attach({ replay: undefined });
   assert.is(joiner.lane.state, "subscribing");
   await give(joiner, batch(40, store([1])));
   assert.is(joiner.lane.state, "buffering");

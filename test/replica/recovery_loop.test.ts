@@ -536,6 +536,36 @@ test("a peer that drips is given up within the idle timeout, and the next one is
   assert.match(loop.recovery.status().attempts[0]?.reason ?? "", /StreamStalled/);
 });
 
+test("a peer that sends for ever without restoring a lane has had its turn after half the budget", async () => {
+  const loop = new Loop({ config: { recoveryBudgetMs: 20_000 } });
+  loop.members("a");
+  loop.answer("b", dumpOf([CUT]));
+  const header = `{"kind":"header","format":"baton-dump","version":1,"replica":"r",` +
+    `"hash":"xxh3-64","seed":"1337","created":"","lanes":1,"blocks":1}\n`;
+  loop.answer("a", () => {
+    let first = true;
+    return ndjson(
+      new ReadableStream({
+        async pull(controller) {
+          if (!first) await new Promise<void>((resolve) => loop.clock.after(50, resolve));
+          const text = first ? header : `{"kind":"hint","text":"${"x".repeat(4000)}"}\n`;
+          first = false;
+          controller.enqueue(new TextEncoder().encode(text));
+        },
+      }),
+    );
+  });
+  loop.start();
+  await loop.pass(100);
+  loop.members("a", "b");
+  assert.is(await loop.run(), "recovered");
+  const [attempt] = loop.recovery.status().attempts;
+  assert.is(attempt?.outcome, "failed");
+  assert.match(attempt?.reason ?? "", /others wait/);
+  const ms = loop.clock.monotonic();
+  assert.ok(ms >= 10_000 && ms < 12_000, `${ms}`);
+});
+
 test("load hints come along once, from the first whole dump", async () => {
   const taken: (readonly unknown[])[] = [];
   const loop = new Loop({ importLoad: (records) => taken.push(records) });
