@@ -113,7 +113,7 @@ export const poolSchema = v.strictObject({
     "default",
   ),
   blockSize: v.optional(
-    whole("Tokens in one KV block; must be what the engines use.", 1, 65_536),
+    whole("Tokens in one KV block; must be what the engines use.", 1, 16_384),
     16,
   ),
   workers: v.pipe(

@@ -116,8 +116,7 @@ export function createIndexerApi(options: IndexerApiOptions): Hono {
   app.post("/events", async (context) => {
     const body = context.req.raw.body;
     if (body === null) return json({ accepted: 0, refused: [], refused_count: 0 }, 202);
-    const isGzip = context.req.header("content-encoding") === "gzip";
-    const bytes = isGzip ? body.pipeThrough(new DecompressionStream("gzip")) : body;
+    const bytes = plainBytes(body, context.req.header("content-encoding") ?? "identity");
     try {
       return json(await events.take(byteLines(bytes, { maxLineBytes: maxBodyBytes })), 202);
     } catch (error) {
@@ -161,6 +160,24 @@ export function createPeerList(): PeerRegister {
     add: (url) => void urls.add(url),
     remove: (url) => urls.delete(url),
   };
+}
+
+/** Unpacks a body. What it fails with is the sender's fault, or the sender is gone. */
+async function* plainBytes(
+  body: ReadableStream<Uint8Array<ArrayBuffer>>,
+  encoding: string,
+): AsyncGenerator<Uint8Array, void> {
+  const name = encoding.trim().toLowerCase();
+  if (name !== "gzip" && name !== "identity") {
+    throw new BatonError("bad_request", `content-encoding ${encoding} is not understood`);
+  }
+  try {
+    if (name === "gzip") yield* body.pipeThrough(new DecompressionStream("gzip"));
+    else yield* body;
+  } catch (cause) {
+    const what = name === "gzip" ? "is not gzip, or broke off" : "broke off";
+    throw new BatonError("bad_request", `the body ${what}`, { cause });
+  }
 }
 
 // ------------------------------------------------------------------------------------- answers

@@ -97,7 +97,7 @@ export function tokens(fields: Fields): Uint32Array {
   const out = new Uint32Array(values.length);
   for (let i = 0; i < values.length; i++) {
     const value = values[i];
-    if (typeof value !== "number" || value >>> 0 !== value) throw bad("token_ids", "u32 only");
+    if (typeof value !== "number" || value >>> 0 !== value) throw bad("token_ids", "a list of u32");
     out[i] = value;
   }
   return out;
@@ -109,7 +109,7 @@ export function hashes(fields: Fields, field = "block_hashes"): BigUint64Array {
   const out = new BigUint64Array(values.length);
   for (let i = 0; i < values.length; i++) {
     const hash = toU64(values[i]);
-    if (hash === undefined) throw bad(field, "64-bit numbers only");
+    if (hash === undefined) throw bad(field, "a list of 64-bit numbers");
     out[i] = hash;
   }
   return out;

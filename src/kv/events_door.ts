@@ -64,6 +64,7 @@ export class EventsDoor {
     for await (const lines of groups) {
       for (const bytes of lines) {
         number += 1;
+        if (bytes.length === 0) continue;
         const text = decoder.decode(bytes).trim();
         if (text === "") continue;
         try {

@@ -11,6 +11,7 @@ import { type Log, silentLog } from "../observe/log.ts";
 import type { Metrics } from "../observe/metrics.ts";
 import type { Clock, Random } from "../runtime/runtime.ts";
 import type { EventReaderSettings } from "./event_reader.ts";
+import { MAX_BLOCK_SIZE } from "./hash.ts";
 import { createKvMeters, type KvMeters } from "./kv_meters.ts";
 import { type HoldLimits, Lane, type LaneLimits, type LaneState } from "./lane.ts";
 import type { LaneIndex } from "./lane_content.ts";
@@ -139,8 +140,12 @@ export class KvStore<Index extends LaneIndex = LaneIndex> {
     return ticket.promise;
   }
 
-  /** Throws `conflict` if a lane with this block size would not fit its partition. */
+  /**
+   * Throws `bad_request` for a block size that no partition can have, `conflict` if a lane with this
+   * one would not fit its partition.
+   */
   checkBlockSize(key: { readonly model: string; readonly group: string }, blockSize: number): void {
+    if (!isBlockSize(blockSize)) throw badBlockSize(blockSize);
     const room = this.#rooms.get(partitionId(key));
     if (room !== undefined && room.blockSize !== blockSize) {
       throw mismatch(room.blockSize, blockSize);
@@ -210,9 +215,7 @@ export class KvStore<Index extends LaneIndex = LaneIndex> {
   }
 
   #room(key: LaneKey, blockSize: number): Room<Index> | BatonError {
-    if (!Number.isInteger(blockSize) || blockSize < 1) {
-      return new BatonError("bad_request", "the block size must be a whole number above 0");
-    }
+    if (!isBlockSize(blockSize)) return badBlockSize(blockSize);
     const id = partitionId(key);
     const known = this.#rooms.get(id);
     if (known !== undefined) {
@@ -279,6 +282,17 @@ export class KvStore<Index extends LaneIndex = LaneIndex> {
       for (const listener of this.#listeners) listener(change);
     });
   }
+}
+
+function isBlockSize(size: number): boolean {
+  return Number.isInteger(size) && size >= 1 && size <= MAX_BLOCK_SIZE;
+}
+
+function badBlockSize(size: number): BatonError {
+  return new BatonError(
+    "bad_request",
+    `a block size of ${size}: it is a whole number from 1 to ${MAX_BLOCK_SIZE}`,
+  );
 }
 
 function mismatch(has: number, wanted: number): BatonError {

@@ -365,4 +365,30 @@ test("POST /events takes gzip, and refuses a line without end", async () => {
   assert.is((await call("POST", "/events", "x".repeat(9 * 1024 * 1024))).status, 413);
 });
 
+test("POST /events: a body that is not what its header says, or breaks off, is the sender's fault", async () => {
+  const post = async (
+    encoding: string,
+    body: BodyInit,
+  ): Promise<{ status: number; text: string }> => {
+    const response = await app.request("/events", {
+      method: "POST",
+      headers: { "content-encoding": encoding },
+      body,
+      duplex: "half",
+    } as RequestInit);
+    return { status: response.status, text: await response.text() };
+  };
+  const line = JSON.stringify({ event_type: "cleared", model: "m", worker: "w", block_size: 4 });
+  const stream = new Blob([line.repeat(50)]).stream().pipeThrough(new CompressionStream("gzip"));
+  const packed = await new Response(stream).arrayBuffer();
+  assert.is((await post("gzip", line)).status, 400);
+  assert.is((await post("gzip", packed.slice(0, packed.byteLength - 9))).status, 400);
+  assert.match((await post("br", line)).text, /content-encoding br is not understood/);
+  const broken = new ReadableStream({
+    pull: (controller) => controller.error(new TypeError("the connection broke")),
+  });
+  assert.is((await post("identity", broken)).status, 400);
+  assert.is((await post("identity", line)).status, 202);
+});
+
 test.run();

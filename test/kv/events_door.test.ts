@@ -106,6 +106,25 @@ test("blocks by their token hashes need neither tokens nor a block size", () => 
   });
 });
 
+test("a block size that no index can have costs its line and not the body", async () => {
+  const answer = await post(
+    line({
+      backend_id: "big",
+      block_size: 2 ** 31,
+      model_name: "other",
+      seq_hashes: [5],
+      token_ids: undefined,
+      tokens_hashes: [9],
+    }),
+    "",
+    line(),
+  );
+  assert.is(answer.accepted, 1);
+  assert.is(answer.refused[0]?.line, 1);
+  assert.match(answer.refused[0]?.reason ?? "", /block size of 2147483648/);
+  assert.is(depth(10, 11), 1);
+});
+
 test("removals and clears", () => {
   assert.equal(read(line({ event_type: "removed", medium: "DISK" })).event, {
     kind: "removed",

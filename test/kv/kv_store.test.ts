@@ -43,6 +43,17 @@ test("kv 56: another block size is refused and reported; without lanes it is fre
   assert.ok(zero instanceof BatonError && zero.code === "bad_request");
 });
 
+test("a block size that no index can have is refused at once, and leaves nothing behind", async () => {
+  for (const blockSize of [0, 1.5, 16_385, 2 ** 31]) {
+    assert.throws(() => store.checkBlockSize(key("a"), blockSize), /from 1 to 16384/);
+    const refused = await store.open(key("a"), { blockSize }).then(() => undefined, (e) => e);
+    assert.ok(refused instanceof BatonError && refused.code === "bad_request");
+  }
+  assert.is(store.blockSize(key("a")), 0);
+  await store.open(key("a"), { blockSize: 16_384 });
+  assert.is(store.blockSize(key("a")), 16_384);
+});
+
 test("a lane that is closed while it opens never comes to be", async () => {
   const opening = store.open(key("a"), SIZE).then(() => "opened", () => "refused");
   assert.ok(store.close(key("a")));
@@ -87,6 +98,16 @@ test("a hold of all holds those to come, and its end lets them go", async () => 
   await calm();
   assert.equal([early, late].map((lane) => lane.blocks), [1, 1]);
   assert.not((await store.open(key("c"), SIZE)).isHeld);
+});
+
+test("a held lane without a subscription has nothing to prove: recovery does not wait for its posts", async () => {
+  store.holdAll({ maxBatches: 10, maxBytes: 1000 });
+  const lane = await store.open(key("a"), SIZE);
+  assert.is(lane.state, "buffering");
+  assert.not(lane.isProven);
+  lane.attach({ replay: undefined });
+  assert.is(lane.state, "subscribing");
+  store.releaseAll();
 });
 
 test("changes are told in a turn of their own", async () => {
