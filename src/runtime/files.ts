@@ -3,7 +3,7 @@
 import { constants } from "node:fs";
 import * as fs from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
-import { errorCode } from "./error_code.ts";
+import { errorCode, errorText } from "./error_code.ts";
 import { createHasher, sha256OfFile } from "./file_hash.ts";
 import { watchPath } from "./file_watch.ts";
 import { type FileInfo, FileMissing, type Files, type FileWriter } from "./runtime.ts";
@@ -111,7 +111,7 @@ async function writeAtomic(
   try {
     const file = await orMissing(folder, () => fs.open(temporary, "wx", mode));
     try {
-      await writeAll(file, bytes);
+      await writeAll(file, path, bytes);
       // The mode given to open is cut by the umask; this one is exact.
       if (mode !== undefined) await file.chmod(mode);
       await file.sync();
@@ -126,10 +126,16 @@ async function writeAtomic(
   await syncFolder(folder);
 }
 
-async function writeAll(file: fs.FileHandle, bytes: Uint8Array): Promise<void> {
-  for (let done = 0; done < bytes.length;) {
-    const { bytesWritten } = await file.write(bytes, done, bytes.length - done);
-    done += bytesWritten;
+/** An error of a write (a full disk) does not say by itself what was written: here it names the path. */
+async function writeAll(file: fs.FileHandle, path: string, bytes: Uint8Array): Promise<void> {
+  try {
+    for (let done = 0; done < bytes.length;) {
+      const { bytesWritten } = await file.write(bytes, done, bytes.length - done);
+      done += bytesWritten;
+    }
+  } catch (error) {
+    const named = new Error(`${path}: ${errorText(error)}`, { cause: error });
+    throw Object.assign(named, { code: errorCode(error) });
   }
 }
 
@@ -148,7 +154,7 @@ async function openWriter(
 ): Promise<FileWriter> {
   const file = await fs.open(path, options.append ? "a" : "w", options.mode);
   return {
-    write: (bytes) => writeAll(file, bytes),
+    write: (bytes) => writeAll(file, path, bytes),
     sync: () => file.sync(),
     close: () => file.close(),
   };

@@ -140,6 +140,17 @@ test("a writer appends or truncates, and its bytes are there after the close", a
   });
 });
 
+test("a disk that is full is an error that names the path and keeps its code", async () => {
+  const writer = await files.openWrite("/dev/full");
+  try {
+    const error = await rejection(writer.write(new Uint8Array(1)));
+    assert.match(error.message, /^\/dev\/full: .*no space/i);
+    assert.is((error as Error & { code?: string }).code, "ENOSPC");
+  } finally {
+    await writer.close();
+  }
+});
+
 test("a file streams from an offset, in pieces, and stops when cancelled", async () => {
   await inFolder(async (folder) => {
     const path = join(folder, "a");
