@@ -7,6 +7,7 @@ import type { Hono } from "hono";
 import type { ReplicaConfig } from "../config/replica.ts";
 import { readSecret } from "../config/secret.ts";
 import { createIndexerApi, createPeerList, type PeerRegister } from "../http/indexer.ts";
+import { createSelectionApi } from "../http/selection.ts";
 import { createKvStore, type IndexStore } from "../kv/create_kv_store.ts";
 import { EventsDoor } from "../kv/events_door.ts";
 import { KvWorkers } from "../kv/workers.ts";
@@ -20,6 +21,7 @@ import { createDumpMetrics } from "../replica/dump_metrics.ts";
 import type { Discovery } from "../replica/peer_view.ts";
 import { createRecovery, type Recovery } from "../replica/recovery.ts";
 import { createRecoveryMetrics } from "../replica/recovery_metrics.ts";
+import type { Selector } from "../router/selector.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import { readTlsFiles } from "./listeners.ts";
 
@@ -39,8 +41,10 @@ export interface KvRoom {
   readonly store: IndexStore;
   /** Listens to workers' events; pools register theirs. */
   readonly workers: KvWorkers;
-  /** For the peer listener: the dump, the indexer API and `POST /events`. */
+  /** For the peer listener: the dump, the indexer API, `POST /events`, the selection API. */
   readonly apps: readonly Hono[];
+  /** The pools' choices, for the selection API; each pool adds its own. */
+  readonly selectors: Selector[];
   /** True once this replica may serve from its index. */
   readonly recovered: boolean;
   start(): void;
@@ -94,6 +98,7 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
       ? {}
       : { maxDumps: replica.maxDumps, idleTimeoutMs: replica.idleTimeoutMs }),
   });
+  const selectors: Selector[] = [];
   const indexer = createIndexerApi({
     store,
     workers,
@@ -103,7 +108,8 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
   return {
     store,
     workers,
-    apps: [dump, indexer],
+    selectors,
+    apps: [dump, indexer, createSelectionApi({ selectors: () => selectors, random })],
     get recovered() {
       return recovered();
     },

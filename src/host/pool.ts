@@ -15,7 +15,9 @@ import { PoolMembers } from "../router/pool_members.ts";
 import { PoolService } from "../router/pool_service.ts";
 import type { PoolWorker } from "../router/pool_worker.ts";
 import { PromptTokens } from "../router/prompt_tokens.ts";
+import { Reservations } from "../router/reservations.ts";
 import { createRouteMetrics } from "../router/route_metrics.ts";
+import { Selector } from "../router/selector.ts";
 import { WorkerChoice } from "../router/worker_choice.ts";
 import { WorkerWait } from "../router/worker_wait.ts";
 import type { Runtime } from "../runtime/runtime.ts";
@@ -87,11 +89,20 @@ export async function hostPool(options: HostPoolOptions): Promise<HostedService>
     timeoutMs: config.holdTimeoutMs,
     maxWaiting: config.maxHeld,
   });
+  const reservations = new Reservations({
+    clock,
+    book: load,
+    isSchedulable: ({ worker }) => members.get(worker)?.available === true,
+  });
+  kv.selectors.push(
+    new Selector({ model, group, blockSize, members, choice, load, reservations }),
+  );
   members.listen({
     joined: () => wait.wake(),
     left: ({ id }) => {
       choice.forgetSupposed(id);
       sessions.forget(id);
+      reservations.releaseWorker(id);
     },
   });
   const service = new PoolService({
@@ -141,6 +152,7 @@ export async function hostPool(options: HostPoolOptions): Promise<HostedService>
         await Promise.all((source?.owned() ?? []).map((target) => target.retire()));
       },
       stop: () => {
+        reservations.close();
         for (const index of [speculative, decisions, texts]) index.close();
         return Promise.resolve();
       },

@@ -8,7 +8,7 @@ import type { Clock, Http } from "../runtime/runtime.ts";
 import type { OpenAiRequest } from "./openai_request.ts";
 
 export type PromptContent =
-  & { readonly salt?: string; readonly lora?: string }
+  & { readonly salt?: string; readonly lora?: string; readonly eagle?: boolean }
   & ({ readonly tokens: Uint32Array } | { readonly text: string });
 
 export interface PromptTokensOptions {

@@ -64,6 +64,10 @@ export class Reservations {
     return this.#held.size;
   }
 
+  has(id: string): boolean {
+    return this.#held.has(id);
+  }
+
   /** Keeps a selection for `reserveSelected`; a later one of the same name replaces it. */
   remember(id: string, selection: Selection): void {
     const {

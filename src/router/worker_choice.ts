@@ -11,7 +11,7 @@ import type { Match } from "../kv/prefix_index.ts";
 import type { Lease } from "../proxy/target.ts";
 import type { Clock, Random } from "../runtime/runtime.ts";
 import type { SessionAffinity, SessionLease } from "./affinity.ts";
-import { type Candidate, choose } from "./choice.ts";
+import { type Candidate, type Choice, type ChoiceOptions, choose } from "./choice.ts";
 import { type CostWeights, NO_OVERLAP, type Overlap, poolWeights } from "./cost.ts";
 import type { Booking, LoadBook } from "./load.ts";
 import type { PoolMembers } from "./pool_members.ts";
@@ -42,9 +42,19 @@ export interface WorkerChoiceOptions {
   readonly texts: ApproximateIndex;
 }
 
+/** A prompt, or the hashes of its blocks with the number of its tokens. */
+export type ChoiceContent =
+  | PromptContent
+  | { readonly locals: BigUint64Array; readonly promptTokens: number };
+
+/** A candidate and the worker that it is. */
+export interface Ranked extends Candidate {
+  readonly at: PoolWorker;
+}
+
 /** What is asked for. Without content the request goes to the least busy worker. */
 export interface Wish {
-  readonly content: PromptContent | undefined;
+  readonly content: ChoiceContent | undefined;
   readonly session: string | undefined;
   /** Workers that had this request already. */
   readonly tried: ReadonlySet<string>;
@@ -79,11 +89,29 @@ export class WorkerChoice {
     return healthy.length > 0 ? healthy : left;
   }
 
-  /** Throws `no_worker` when none is left, `too_many_requests` when all that are left are full. */
-  claim(requestId: string, { content, session, tried }: Wish): Claim {
-    const { blockSize, clock, random, temperature, load, sessions, metrics } = this.#options;
+  /**
+   * Chooses, and changes nothing. Throws `no_worker` when none is left, `too_many_requests` when all
+   * that are left are full.
+   */
+  choose(
+    content: ChoiceContent | undefined,
+    tried: ReadonlySet<string> = new Set(),
+    options: ChoiceOptions = {},
+  ): Choice<Ranked> {
+    const { blockSize, random, temperature } = this.#options;
+    const candidates = this.ranked(content, this.usable(tried));
+    return choose(candidates, { tokens: promptTokens(content), blockSize }, {
+      temperature,
+      ...options,
+      weights: { ...this.#weights, ...options.weights },
+    }, () => random.number());
+  }
+
+  /** Workers with their load and what they hold of the content. */
+  ranked(content: ChoiceContent | undefined, workers: readonly PoolWorker[]): Ranked[] {
+    const { load } = this.#options;
     const overlaps = content === undefined ? undefined : this.#overlaps(content);
-    const candidates = this.usable(tried).map((worker): Candidate & { at: PoolWorker } => ({
+    return workers.map((worker) => ({
       worker: worker.id,
       dpRank: worker.dpRank,
       at: worker,
@@ -91,19 +119,21 @@ export class WorkerChoice {
       overlap: overlaps?.get(worker.id),
       overloaded: worker.full,
     }));
-    const tokens = promptTokens(content);
-    const { candidate, cost, reason } = choose(candidates, { tokens, blockSize }, {
-      weights: this.#weights,
-      temperature,
-      preferred: session === undefined ? undefined : sessions.preferred(session),
-    }, () => random.number());
+  }
+
+  /** Chooses, claims and books. Throws as `choose` does. */
+  claim(requestId: string, { content, session, tried }: Wish): Claim {
+    const { blockSize, clock, load, sessions, metrics } = this.#options;
+    const preferred = session === undefined ? undefined : sessions.preferred(session);
+    const { candidate, cost, reason } = this.choose(content, tried, { preferred });
     const lease = candidate.at.target.claim(requestId, clock.monotonic());
     if (lease === undefined) throw new BatonError("no_worker", "the worker is going away");
+    const tokens = promptTokens(content);
     const booking = load.book(candidate, {
       prefillTokens: cost.prefillTokens,
       promptBlocks: Math.ceil(tokens / blockSize),
     });
-    if (content !== undefined) this.#remember(candidate.at, content);
+    if (content !== undefined) this.remember(candidate.at, content);
     const cached = Math.round((candidate.overlap ?? NO_OVERLAP).device * blockSize);
     const cachedTokens = Math.min(cached, tokens);
     metrics.decided(reason);
@@ -126,10 +156,10 @@ export class WorkerChoice {
   }
 
   /** In blocks of the pool, by worker: the best of its ranks. */
-  #overlaps(content: PromptContent): Map<string, Overlap> {
+  #overlaps(content: ChoiceContent): Map<string, Overlap> {
     const { store, model, group, blockSize, textChunkBytes } = this.#options;
     const { speculative, decisions, texts } = this.#options;
-    if (!("tokens" in content)) {
+    if ("text" in content) {
       const blocksPerChunk = textChunkBytes / BYTES_PER_TOKEN / blockSize;
       return bestByWorker(texts.match(content), blocksPerChunk);
     }
@@ -139,10 +169,11 @@ export class WorkerChoice {
     return bestByWorker(withSpeculation(routed, supposed), 1);
   }
 
-  #remember(worker: PoolWorker, content: PromptContent): void {
+  /** It will soon hold this. */
+  remember(worker: PoolWorker, content: ChoiceContent): void {
     const { speculative, decisions, texts } = this.#options;
     const rank = { worker: worker.id, dpRank: worker.dpRank };
-    if (!("tokens" in content)) texts.insert(rank, content);
+    if ("text" in content) texts.insert(rank, content);
     else if (this.#publishes(rank)) speculative.insert(rank, content);
     else decisions.insert(rank, content);
   }
@@ -155,9 +186,11 @@ export class WorkerChoice {
   }
 }
 
-function promptTokens(content: PromptContent | undefined): number {
+/** Estimated for a prompt that is known by its text. */
+export function promptTokens(content: ChoiceContent | undefined): number {
   if (content === undefined) return 0;
   if ("tokens" in content) return content.tokens.length;
+  if ("locals" in content) return content.promptTokens;
   return Math.ceil(content.text.length / BYTES_PER_TOKEN);
 }
 
