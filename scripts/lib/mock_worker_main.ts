@@ -5,6 +5,17 @@ import { parseArgs } from "node:util";
 import { EventPoster } from "../../test/support/event_poster.ts";
 import { startMockWorker } from "../../test/support/mock_worker.ts";
 
+const HELP = `usage: scripts/mock-worker [options]
+  --id NAME         the worker's name, as the pool has it   (0)
+  --model NAME      (demo)
+  --port N          of 127.0.0.1; 0 = one that is free   (0)
+  --block-size N    tokens in a block, as the pool has it   (16)
+  --capacity N      blocks that the cache holds   (2000)
+  --prefill-tokens-per-s N   (50000)
+  --decode-ms N     time for each token of an answer   (5)
+  --events URL      a replica's /events, where KV events are posted; may be repeated
+  --token TEXT      bearer token for these`;
+
 const { values } = parseArgs({
   options: {
     "id": { type: "string", default: "0" },
@@ -16,8 +27,13 @@ const { values } = parseArgs({
     "decode-ms": { type: "string", default: "5" },
     "events": { type: "string", multiple: true, default: [] },
     "token": { type: "string" },
+    "help": { type: "boolean", default: false },
   },
 });
+if (values.help) {
+  console.log(HELP);
+  process.exit(0);
+}
 
 const blockSize = Number(values["block-size"]);
 const poster = new EventPoster({
