@@ -138,6 +138,16 @@ export const trafficSchema = v.strictObject({
     ),
     ["websocket"],
   ),
+  http2: v.optional(
+    v.pipe(
+      v.picklist(["auto", "always", "never"], '"auto", "always" or "never"'),
+      v.description(
+        "Who may speak HTTP/2 to the traffic listener. `auto`: everybody on Node; on Deno, whose " +
+          "HTTP/2 does not stand up to hostile clients, only `trustedProxies`, and not over TLS.",
+      ),
+    ),
+    "auto",
+  ),
   limits: v.optional(
     v.pipe(limitsSchema, v.description("What a client may ask of the traffic listener.")),
     {},

@@ -131,6 +131,7 @@ export function trafficSettings(
   | "upgrades"
   | "pseudonym"
   | "ownPaths"
+  | "http2"
 > {
   return {
     trustedProxies: traffic.trustedProxies,
@@ -140,6 +141,7 @@ export function trafficSettings(
     showGeneration: traffic.generationHeader,
     upgrades: traffic.upgrades,
     ownPaths: OWN_PATHS,
+    http2: traffic.http2,
     ...(traffic.via === undefined ? {} : { pseudonym: traffic.via }),
   };
 }

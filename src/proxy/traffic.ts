@@ -62,6 +62,8 @@ export interface TrafficOptions {
     request: Request,
     env: { exchange: Exchange },
   ) => Response | Promise<Response>;
+  /** Who may speak HTTP/2 (default "auto": everybody where it is safe, else trusted proxies). */
+  readonly http2?: "auto" | "always" | "never";
   /** Answers what `appFetch` would, in its place: for a listener whose app is elsewhere. */
   readonly ownService?: Service;
   /** Paths that are ours whatever is mounted (default /healthz and /readyz). */
@@ -170,7 +172,9 @@ class Traffic implements TrafficServer, TrafficCore {
       this.#listener = await runtime.net.listen(listen, (socket) => this.#accept(socket));
       return;
     }
-    const options = { ...listen, ...tls, protocols: ["h2", "http/1.1"] };
+    // Before the handshake nobody is trusted: there is no address list for it.
+    const protocols = this.allowsHttp2("") ? ["h2", "http/1.1"] : ["http/1.1"];
+    const options = { ...listen, ...tls, protocols };
     this.#tlsListener = await runtime.tls.listen(options, (socket, protocol) => {
       this.#accept(socket, protocol);
     });
@@ -327,6 +331,12 @@ class Traffic implements TrafficServer, TrafficCore {
   finished(exchange: Served): void {
     this.inflight -= 1;
     this.#accessLog.write(exchange);
+  }
+
+  allowsHttp2(remoteAddress: string): boolean {
+    const { http2 = "auto", runtime } = this.#options;
+    if (http2 !== "auto") return http2 === "always";
+    return runtime.http2.hardened || this.trusted.has(remoteAddress);
   }
 
   becameHttp2(connection: ServedConnection, socket: ByteSocket, early: Uint8Array): void {

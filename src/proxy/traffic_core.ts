@@ -59,6 +59,8 @@ export interface TrafficCore {
   finished(exchange: Served): void;
   closed(connection: ServedConnection): void;
   readonly http2: Http2;
+  /** Whether the peer with this address may speak HTTP/2. */
+  allowsHttp2(remoteAddress: string): boolean;
   /** A connection turned out to be HTTP/2: another owner takes its socket and what was read of it. */
   becameHttp2(connection: ServedConnection, socket: ByteSocket, early: Uint8Array): void;
 }

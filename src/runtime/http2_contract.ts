@@ -124,6 +124,8 @@ export interface Http2ClientSession {
 }
 
 export interface Http2 {
+  /** False when a hostile client can end the process: then only trusted ones may speak it. */
+  readonly hardened: boolean;
   /** Speaks HTTP/2 on an accepted socket. `early` are bytes that were read from it already. */
   serve(
     socket: ByteSocket,

@@ -53,6 +53,7 @@ export interface ListenerSettings extends
     | "pseudonym"
     | "ownPaths"
     | "tls"
+    | "http2"
   > {
   readonly listen: ListenOptions;
   readonly logLevel: Level;

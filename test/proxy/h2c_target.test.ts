@@ -112,7 +112,7 @@ async function withTarget(
     outcomes.push(await forward(exchange, lease));
   };
   const forward = createForward({ runtime, idleConnectionMs: 500 });
-  const proxy = await startProxy(address, { handle, forward });
+  const proxy = await startProxy(address, { handle, forward, http2: "always" });
   try {
     await body({ proxy, server, target, outcomes });
     await eventually("all leases are released", () => target.leases === 0);

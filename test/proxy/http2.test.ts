@@ -3,6 +3,7 @@
 import { Buffer } from "node:buffer";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
+import { runtime } from "../support/runtime.ts";
 import {
   DATA,
   END_HEADERS,
@@ -18,7 +19,23 @@ import {
   SETTINGS,
   valuesOf as fieldValues,
 } from "./h2_wire.ts";
-import { Client, eventually, type Proxy, valuesOf, withProxy } from "./wire.ts";
+import {
+  Client,
+  eventually,
+  type Proxy,
+  type ProxyOptions,
+  type Upstream,
+  valuesOf,
+  withProxy as withAnyProxy,
+} from "./wire.ts";
+
+/** Our own client is no hostile one, so the protocol itself is tested on every runtime. */
+function withProxy(
+  options: ProxyOptions,
+  body: (proxy: Proxy, upstream: Upstream) => Promise<void>,
+): Promise<void> {
+  return withAnyProxy({ http2: "always", ...options }, body);
+}
 
 type Field = readonly [string, string];
 
@@ -46,6 +63,23 @@ test("HTTP/2 and HTTP/1.1 share the port", async () => {
       assert.match(await h1.untilClosed(), /^HTTP\/1\.1 200 OK\r\n/);
     });
   });
+});
+
+test("who may not speak HTTP/2 is told so in HTTP/1.1", async () => {
+  const tries = [
+    [{ http2: "never" }, false],
+    [{ http2: "auto" }, runtime.http2.hardened],
+    [{ http2: "auto", trustedProxies: ["127.0.0.1"] }, true],
+  ] as const;
+  for (const [options, isAllowed] of tries) {
+    await withProxy(options, async (proxy) => {
+      const client = await Client.to(proxy.port);
+      client.send(PREFACE.toString() + "\0\0\0\x04\0\0\0\0\0");
+      const answer = await client.until(isAllowed ? "\x04" : "version_not_supported");
+      assert.is(answer.startsWith("HTTP/1.1 505"), !isAllowed);
+      client.destroy();
+    });
+  }
 });
 
 test("the preface may come in pieces, and what only begins like it is HTTP/1.1", async () => {

@@ -136,6 +136,7 @@ async function withThreads(body: (stage: Stage) => Promise<void>): Promise<void>
       listen: { address: { kind: "tcp", host: "127.0.0.1", port: 0 } },
       logLevel: "error",
       ownPaths: ["/healthz"],
+      http2: "always",
     },
     services: [service],
     timeouts: () => undefined,

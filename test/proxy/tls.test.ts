@@ -79,7 +79,7 @@ async function subjectNow(proxy: Proxy): Promise<string> {
 }
 
 test("ALPN chooses between h2 and http/1.1, and without it there is HTTP/1.1", async () => {
-  await withProxy({ tls: TLS }, async (proxy, upstream) => {
+  await withProxy({ tls: TLS, http2: "always" }, async (proxy, upstream) => {
     for (const options of [{}, { ALPNProtocols: [] }]) {
       const h1 = await TlsClient.to(proxy.port, options);
       assert.is(statusOf(await h1.ask(GET)), 200);
@@ -100,7 +100,7 @@ test("ALPN chooses between h2 and http/1.1, and without it there is HTTP/1.1", a
 });
 
 test("a body of some MiB crosses whole over TLS, with both protocols", async () => {
-  await withProxy({ tls: TLS }, async (proxy, upstream) => {
+  await withProxy({ tls: TLS, http2: "always" }, async (proxy, upstream) => {
     const size = 2 * 1024 * 1024;
     upstream.answer = `HTTP/1.1 200 OK\r\nContent-Length: ${size}\r\n\r\n${"x".repeat(size)}`;
     const h1 = await TlsClient.to(proxy.port);
@@ -114,7 +114,7 @@ test("a body of some MiB crosses whole over TLS, with both protocols", async () 
 });
 
 test("plain text, junk and silence on the TLS port harm nobody", async () => {
-  await withProxy({ tls: TLS }, async (proxy, upstream) => {
+  await withProxy({ tls: TLS, http2: "always" }, async (proxy, upstream) => {
     for (
       const junk of [GET, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x16\x03\x01\xff\xff", "\0\0\0"]
     ) {
@@ -145,7 +145,7 @@ test("an older TLS than allowed is refused", async () => {
 });
 
 test("a new certificate is for new handshakes; connections and streams that exist go on", async () => {
-  await withProxy({ tls: TLS }, async (proxy, upstream) => {
+  await withProxy({ tls: TLS, http2: "always" }, async (proxy, upstream) => {
     const before = await TlsClient.to(proxy.port);
     assert.is(before.subject, "server");
     upstream.onRequest = (side) => {
