@@ -9,6 +9,7 @@
 import { BatonError } from "../errors.ts";
 import type { Exchange, Forward, ForwardOutcome, HeaderLines } from "../proxy/exchange.ts";
 import type { Service } from "../proxy/routes.ts";
+import { upstreamFailure } from "../proxy/upstream_failure.ts";
 import type { Clock, Http } from "../runtime/runtime.ts";
 import { MAX_SESSION_BYTES } from "./affinity.ts";
 import { mergedModels } from "./models_route.ts";
@@ -124,7 +125,7 @@ export class PoolService implements Service {
       const outcome = await this.#forwardTo(exchange, forward, claim, body);
       if (outcome.result !== "upstream_failed" || outcome.status !== 0) return;
       const reason = outcome.reason ?? "upstream_reset";
-      if (!outcome.retriable || attempt >= tries) throw failure(reason);
+      if (!outcome.retriable || attempt >= tries) throw upstreamFailure(reason, "the worker");
       metrics.retried(reason);
       tried.add(claim.worker.id);
     }
@@ -201,15 +202,4 @@ function isPlain(headers: HeaderLines): boolean {
     if (headers[at]?.toLowerCase() === "content-encoding") return false;
   }
   return true;
-}
-
-function failure(reason: string): BatonError {
-  switch (reason) {
-    case "upstream_connect_failed":
-    case "upstream_timeout":
-    case "upstream_bad_response":
-      return new BatonError(reason, "the worker did not answer");
-    default:
-      return new BatonError("upstream_reset", "the worker ended the connection");
-  }
 }

@@ -7,11 +7,12 @@
  * wait in the same way, so a crash costs only the requests that were on the child.
  */
 
-import { BatonError, type ErrorCode, errorResponse } from "../errors.ts";
-import type { Exchange, Forward, ForwardOutcome } from "../proxy/exchange.ts";
+import { BatonError } from "../errors.ts";
+import type { Exchange, Forward } from "../proxy/exchange.ts";
 import { stripMount } from "../proxy/path.ts";
 import type { Service } from "../proxy/routes.ts";
 import type { Target } from "../proxy/target.ts";
+import { upstreamFailure } from "../proxy/upstream_failure.ts";
 import type { Clock } from "../runtime/runtime.ts";
 import type { HoldEnd, Holds } from "./hold.ts";
 import type { Reports } from "./reports.ts";
@@ -34,6 +35,7 @@ export interface VersionsServiceOptions {
 
 /** Pauses before the next try at a generation that refused a connection; then it is given up. */
 const CONNECT_PAUSES_MS = [10, 50, 150, 400];
+const PROCESS = "the version's process";
 /** What a listener may have read of a body that nobody takes yet. */
 const READ_AHEAD_BYTES = 65_536;
 
@@ -103,12 +105,12 @@ export class VersionsService implements Service {
       }
       const outcome = await forward(exchange, lease, { target, returnFailure: true });
       if (outcome.result !== "upstream_failed" || exchange.finished || exchange.answered) return;
-      if (!outcome.retriable) return exchange.respond(failure(outcome));
+      if (!outcome.retriable) throw upstreamFailure(outcome.reason, PROCESS);
       // Nothing of it was sent: it goes to this generation again, or to the one that comes after it.
       refusals = refusedBy === lease.target ? refusals + 1 : 1;
       refusedBy = lease.target;
       const pauseMs = CONNECT_PAUSES_MS[refusals - 1];
-      if (pauseMs === undefined) return exchange.respond(failure(outcome));
+      if (pauseMs === undefined) throw upstreamFailure(outcome.reason, PROCESS);
       await new Promise<void>((resolve) => this.#options.clock.after(pauseMs, resolve));
     }
   }
@@ -194,16 +196,4 @@ function notServing(
     detail: { version },
     retryAfterS,
   });
-}
-
-const FAILURES: readonly ErrorCode[] = [
-  "upstream_connect_failed",
-  "upstream_reset",
-  "upstream_bad_response",
-  "upstream_timeout",
-];
-
-function failure(outcome: ForwardOutcome): Response {
-  const code = FAILURES.find((known) => known === outcome.reason) ?? "upstream_reset";
-  return errorResponse(new BatonError(code, "the version's process did not answer"));
 }

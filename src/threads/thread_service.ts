@@ -3,10 +3,10 @@
  * else is asked of the main thread.
  */
 
-import { BatonError, type ErrorCode } from "../errors.ts";
 import type { Exchange, Forward, ForwardOutcome } from "../proxy/exchange.ts";
 import { stripMount } from "../proxy/path.ts";
 import type { Service } from "../proxy/routes.ts";
+import { upstreamFailure } from "../proxy/upstream_failure.ts";
 import type { Clock } from "../runtime/runtime.ts";
 import type { AskedExchanges } from "./asked.ts";
 import type { SharedService } from "./messages.ts";
@@ -18,13 +18,6 @@ export interface ThreadServiceOptions {
   readonly replicas: Replicas;
   readonly asked: AskedExchanges;
 }
-
-const UPSTREAM_FAILURES: readonly ErrorCode[] = [
-  "upstream_connect_failed",
-  "upstream_reset",
-  "upstream_bad_response",
-  "upstream_timeout",
-];
 
 export class ThreadService implements Service {
   readonly name: string;
@@ -63,8 +56,7 @@ export class ThreadService implements Service {
     if (outcome.result !== "upstream_failed" || exchange.finished || exchange.answered) return;
     // Nothing of it was sent: whoever decides for the version says where it goes now.
     if (outcome.retriable) return this.#options.asked.ask(exchange, forward);
-    const code = UPSTREAM_FAILURES.find((known) => known === outcome.reason) ?? "upstream_reset";
-    throw new BatonError(code, "the version's process did not answer");
+    throw upstreamFailure(outcome.reason, "the version's process");
   }
 }
 
