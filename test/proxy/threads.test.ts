@@ -14,6 +14,7 @@ import {
   type ThreadedService,
   type ThreadedTraffic,
 } from "../../src/threads/threaded_traffic.ts";
+import type { Thread } from "../../src/runtime/threads_contract.ts";
 import { runtime } from "../support/runtime.ts";
 import { H2Client } from "./h2_wire.ts";
 import { bodyOf, Client, eventually, statusOf } from "./wire.ts";
@@ -119,6 +120,8 @@ interface Stage {
   readonly traffic: ThreadedTraffic;
   readonly service: SmallService;
   readonly port: number;
+  /** Every thread that was ever started. */
+  readonly started: readonly Thread[];
   readonly gate: { accepting: boolean; draining: boolean };
   metricsText(): Promise<string>;
 }
@@ -127,8 +130,14 @@ async function withThreads(body: (stage: Stage) => Promise<void>): Promise<void>
   const service = new SmallService();
   const gate = { accepting: true, draining: false };
   const metrics = createMetrics();
+  const started: Thread[] = [];
+  const start = (module: URL): Thread => {
+    const thread = runtime.threads.start(module);
+    started.push(thread);
+    return thread;
+  };
   const traffic = await startThreadedTraffic({
-    runtime,
+    runtime: { ...runtime, threads: { start, parent: undefined } },
     log: createLog({ write: () => {}, now: () => 0 }),
     metrics,
     threads: 2,
@@ -146,7 +155,8 @@ async function withThreads(body: (stage: Stage) => Promise<void>): Promise<void>
   const { address } = traffic;
   if (address.kind !== "tcp") throw new Error("no port");
   try {
-    await body({ traffic, service, port: address.port, gate, metricsText: () => metrics.text() });
+    const { port } = address;
+    await body({ traffic, service, port, gate, started, metricsText: () => metrics.text() });
   } finally {
     const closed = traffic.close();
     traffic.destroy();
@@ -317,6 +327,38 @@ test("a closed gate lets nothing in, and idle comes only after the last answer",
     await idle;
     assert.is(traffic.inflight, 0);
     slow.destroy();
+  });
+});
+
+test("a thread that is lost costs what was on it; its target drains, and another takes its place", async () => {
+  await withThreads(async ({ service, port, started }) => {
+    const old = await new Child(1).start();
+    await service.swapTo(old);
+    const clients = await Promise.all(Array.from({ length: 16 }, () => Client.to(port)));
+    for (const client of clients) client.send(ask("/svc/v1/stream"));
+    for (const client of clients) await client.until("begun");
+    const cut: string[] = [];
+    old.target.onCut((lease, failure) => cut.push(`${lease.kind} ${failure}`));
+    const swapped = service.swapTo(await new Child(2).start());
+    await eventually("all are known one by one", () => old.target.open().length === 16);
+    await started[0]?.terminate();
+    await eventually(
+      "its connections are closed",
+      () => clients.some(({ closed, fin }) => closed || fin),
+    );
+    await eventually("another has begun", () => started.length === 3);
+    for (const lease of old.target.open()) lease.cut?.("deadline");
+    await swapped;
+    assert.is(old.target.leases, 0);
+    assert.ok(cut.includes("stream thread_ended"));
+    assert.is(cut.length, 16);
+    for (let count = 0; count < 10; count++) {
+      const client = await Client.to(port);
+      client.send(ask("/svc/v1/x"));
+      assert.is(bodyOf(await client.until(/child \d/)), "child 2");
+      client.destroy();
+    }
+    for (const client of clients) client.destroy();
   });
 });
 
