@@ -3,19 +3,32 @@
  * a body), 50 event streams and 20 tunnels, while other versions of the same service crash in a loop,
  * never get ready, and download slowly. Nothing may fail, be cut, or be executed twice.
  *
+ * Nor may anybody wait long: for a whole answer, for an echo, or for the next event of a stream over
+ * the 50 ms at which events are sent. `longest_wait_ms` is that as the clients saw it. Clients, Baton,
+ * the old and the new program and the one that crashes share two cores here, so a wait also holds the
+ * time in which one of the path's processes was ready to run and the kernel ran another; that part is
+ * measured beside it (lib/core_waits.ts), and `longest_stall_ms`, the figure that has a limit, is the
+ * longest wait without it. What Baton computes, and what it waits for itself (a `fork`, a file), stays
+ * in it. `direct` are the same clients on a program of their own without Baton, at the same time, at a
+ * tenth of the rate: nothing is taken off for them, they show what the machine was like.
+ *
  *   scripts/bench rollout [--swaps 30] [--workers 2]
  */
 
+import { spawn } from "node:child_process";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
 import {
   type BuildOptions,
   FileOracle,
   makeBuild,
+  NODE,
   type TestBuild,
 } from "../../test/support/builds.ts";
 import { type BenchContext, type BenchResult, percentile, type RuntimeName } from "../lib/bench.ts";
+import { CoreWaits } from "../lib/core_waits.ts";
 import { Fleet, getJson, until } from "../lib/fleet.ts";
 import { startLoad } from "../lib/load.ts";
 import { startTunnels } from "../lib/tunnels.ts";
@@ -24,12 +37,19 @@ const REQUESTS_PER_S = 200;
 const STREAMS = 50;
 const TUNNELS = 20;
 const SWAP_EVERY_MS = 1_000;
+const EVENT_EVERY_MS = 50;
+/** Waits up to this count as they are, whatever they were for. */
+const WORTH_A_LOOK_MS = 10;
+const CHILD = fileURLToPath(new URL("../../test/support/child_program.ts", import.meta.url));
 
 interface Outcome {
   readonly failed: number;
   readonly cut: number;
   readonly executed_twice: number;
+  /** Without the time for which the path's processes had no core. */
   readonly longest_stall_ms: number;
+  readonly longest_wait_ms: number;
+  readonly direct_longest_wait_ms: number;
   readonly p99_ms: number;
   readonly swaps: number;
   readonly requests: number;
@@ -76,7 +96,10 @@ async function measure(
 ): Promise<Outcome> {
   const fleet = new Fleet(runtime);
   const slow = await startSlowServer();
+  const close: (() => void)[] = [() => slow.close()];
   try {
+    const alone = await startAlone(fleet);
+    close.push(() => alone.close());
     const oracle = new TroubledOracle(fleet.path("oracle"), slow.url);
     const ports = await fleet.ports();
     const baton = fleet.startBaton("baton", ports, {
@@ -99,7 +122,14 @@ async function measure(
     if (first === undefined) throw new Error("no builds");
     await oracle.publish("v1", first);
     const base = `${baton.traffic}/shard/v1`;
-    const current = async () => await (await fetch(`${base}/slow`)).text();
+    const waits = new Waits();
+    close.push(() => waits.stop());
+    waits.cores.watch(baton.pid, "always");
+    const current = async () => {
+      const [build = "", pid = ""] = (await (await fetch(`${base}/who`)).text()).split(" ");
+      waits.cores.watch(Number(pid), "either");
+      return build;
+    };
     await until("build-0", current, (build) => build === "build-0");
     await oracle.addTrouble();
 
@@ -110,13 +140,29 @@ async function measure(
           ? { url: `${base}/slow` }
           : { url: `${base}/execute`, method: "POST", body: `execution-${n}` },
       streams: STREAMS,
-      stream: (n) => ({ url: `${base}/events?count=${20 + n % 40}&ms=50` }),
+      stream: (n) => ({ url: `${base}/events?count=${20 + n % 40}&ms=${EVENT_EVERY_MS}` }),
+      onWait: (kind, from, to) => waits.add(from, to, kind === "event" ? EVENT_EVERY_MS : 0),
     });
-    const tunnels = startTunnels(`${base}/echo`, { count: TUNNELS, lifeMs: 2_000, everyMs: 100 });
+    const tunnels = startTunnels(`${base}/echo`, {
+      count: TUNNELS,
+      lifeMs: 2_000,
+      everyMs: 100,
+      onWait: (from, to) => waits.add(from, to, 0),
+    });
+    let directMs = 0;
+    const direct = startLoad({
+      requestsPerS: REQUESTS_PER_S / 10,
+      request: () => ({ url: `${alone.url}/slow` }),
+      streams: STREAMS / 10,
+      stream: (n) => ({ url: `${alone.url}/events?count=${20 + n % 40}&ms=${EVENT_EVERY_MS}` }),
+      onWait: (kind, from, to) => {
+        const dueMs = kind === "event" ? EVENT_EVERY_MS : 0;
+        if (waits.measuring) directMs = Math.max(directMs, to - from - dueMs);
+      },
+    });
     await pause(500);
     // The swaps are what is measured, not the first connections of seventy clients at once.
-    load.report.longestStallMs = 0;
-    tunnels.report.longestStallMs = 0;
+    waits.measuring = true;
 
     const begun = performance.now();
     for (const [n, next] of following.entries()) {
@@ -124,7 +170,9 @@ async function measure(
       await until(next.id, current, (build) => build === next.id);
       await pause(Math.max(0, begun + (n + 1) * SWAP_EVERY_MS - performance.now()));
     }
+    waits.measuring = false;
     const last = await load.stop();
+    await direct.stop();
     const open = await tunnels.stop();
     const versions = await getJson(`${baton.admin}/api/v1/versions`);
     context.say(
@@ -140,7 +188,9 @@ async function measure(
       failed: last.failed + open.failed,
       cut: last.cut + open.cut,
       executed_twice: executed.length - new Set(executed).size,
-      longest_stall_ms: Math.max(streamStall(last.longestStallMs), open.longestStallMs),
+      longest_stall_ms: waits.longestStallMs(),
+      longest_wait_ms: waits.longestMs,
+      direct_longest_wait_ms: directMs,
       p99_ms: percentile(last.latenciesMs, 0.99),
       swaps,
       requests: last.requests,
@@ -148,14 +198,50 @@ async function measure(
       tunnels: open.opened,
     };
   } finally {
+    for (const one of close) one();
     await fleet.close();
-    slow.close();
   }
 }
 
-/** Streams send every 50 ms, so that much of a wait is not a stall. */
-function streamStall(waitMs: number): number {
-  return Math.max(0, waitMs - 50);
+/** What clients had to wait for, less what was due, and how much of it was for a core. */
+class Waits {
+  readonly cores = new CoreWaits();
+  readonly #long: { readonly from: number; readonly to: number; readonly dueMs: number }[] = [];
+  measuring = false;
+  longestMs = 0;
+
+  add(from: number, to: number, dueMs: number): void {
+    if (!this.measuring) return;
+    const waitedMs = to - from - dueMs;
+    this.longestMs = Math.max(this.longestMs, waitedMs);
+    if (waitedMs > WORTH_A_LOOK_MS) this.#long.push({ from, to, dueMs });
+  }
+
+  /** The longest wait without the time for cores; shorter ones than `WORTH_A_LOOK_MS` as they are. */
+  longestStallMs(): number {
+    let longest = Math.min(this.longestMs, WORTH_A_LOOK_MS);
+    for (const { from, to, dueMs } of this.#long) {
+      // Within what was due, a wait for a core made nobody wait.
+      const late = from + dueMs;
+      longest = Math.max(longest, to - late - this.cores.within(late, to));
+    }
+    return longest;
+  }
+
+  stop(): void {
+    this.cores.stop();
+  }
+}
+
+/** The child program by itself, for the clients that go to it without Baton. */
+async function startAlone(fleet: Fleet): Promise<{ url: string; close(): void }> {
+  const { traffic: port } = await fleet.ports();
+  const child = spawn(NODE, [CHILD, "alone", "{}", "--data-dir", "", "--port", String(port)], {
+    stdio: "ignore",
+  });
+  const url = `http://127.0.0.1:${port}`;
+  await until("the program without Baton", () => fetch(`${url}/slow`), (answer) => answer.ok);
+  return { url, close: () => child.kill("SIGKILL") };
 }
 
 /** The oracle of the bench: one good version, and three that are trouble. */

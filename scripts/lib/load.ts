@@ -17,6 +17,8 @@ export interface LoadOptions {
   readonly streams?: number;
   /** The text that is in the last event of a stream that was not cut. */
   readonly streamEnd?: string;
+  /** Told of each wait for a whole answer or for the next event, instants of `performance.now()`. */
+  readonly onWait?: (kind: "answer" | "event", from: number, to: number) => void;
 }
 
 export interface RequestShape {
@@ -93,6 +95,7 @@ export function startLoad(options: LoadOptions): Load {
     const end = performance.now();
     report.latenciesMs.push(end - start);
     report.longestStallMs = Math.max(report.longestStallMs, end - start);
+    options.onWait?.("answer", start, end);
     report.longestGapMs = Math.max(report.longestGapMs, end - lastAnswerAt);
     lastAnswerAt = end;
   }
@@ -108,6 +111,7 @@ export function startLoad(options: LoadOptions): Load {
       for await (const chunk of response) {
         const now = performance.now();
         report.longestStallMs = Math.max(report.longestStallMs, now - last);
+        options.onWait?.("event", last, now);
         last = now;
         const text = tail + String(chunk);
         report.events += text.split("\n\n").length - 1;

@@ -24,7 +24,13 @@ export interface Tunnels {
 /** Keeps `count` tunnels open on a URL, each for about `lifeMs`, a message every `everyMs`. */
 export function startTunnels(
   url: string,
-  { count, lifeMs, everyMs }: { count: number; lifeMs: number; everyMs: number },
+  { count, lifeMs, everyMs, onWait }: {
+    count: number;
+    lifeMs: number;
+    everyMs: number;
+    /** Told of each wait for an echo, instants of `performance.now()`. */
+    onWait?: (from: number, to: number) => void;
+  },
 ): Tunnels {
   const report: TunnelReport = {
     opened: 0,
@@ -68,7 +74,9 @@ export function startTunnels(
         return;
       }
       report.messages += 1;
-      report.longestStallMs = Math.max(report.longestStallMs, performance.now() - sentAt);
+      const echoedAt = performance.now();
+      report.longestStallMs = Math.max(report.longestStallMs, echoedAt - sentAt);
+      onWait?.(sentAt, echoedAt);
       await pause(everyMs);
     }
     socket.end();
