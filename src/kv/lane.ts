@@ -202,9 +202,11 @@ export class Lane {
     // What waits may be of an earlier publisher; of the same one, the ring has it too.
     if (isReconnect && canReplay && this.#hold === undefined) this.#order.pending.clear();
     if (isReconnect) this.#order.connectionBroke();
-    const isDoubtful = isReconnect && this.#order.admitted !== undefined;
     // Also at first: a peer's cut may have been put in before the connection stood.
     if (canReplay && this.#order.admitted !== undefined) this.#order.isUnverified = true;
+    const isDoubtful = isReconnect
+      ? this.#order.admitted !== undefined
+      : this.#content.cursor !== undefined;
     if (isDoubtful && !canReplay && this.#options.onLostEvents !== "keep") {
       // Connections mostly break because processes end, and nothing can be proved here.
       this.#startOver("reconnected_without_replay", undefined, false);

@@ -443,6 +443,20 @@ test("a held lane is proven by a probe of the ring that brings nothing", async (
   assert.equal(ring.requests, [2n ** 64n - 2n]);
 });
 
+test("a cut that was put in before the connection stood goes when its publisher cannot be asked", async () => {
+  const { peer, joiner } = await handOff({ hasRing: false });
+  joiner.lane.attach({ replay: undefined });
+  await joiner.lane.commit(peer.lane.cut());
+  assert.equal(joiner.held(), upTo(51));
+  // By now it may be another process, whose numbers happen to go on where the cut ends.
+  joiner.lane.sourceUp(false);
+  await settle();
+  assert.equal(joiner.held(), []);
+  await give(joiner, batch(51, store([1], { incarnation: 1 })));
+  assert.is(joiner.lane.state, "degraded");
+  assert.equal(joiner.held(1), [1]);
+});
+
 test("kv 45: cursor 50, first live 51: nothing is missing, nothing lost", async () => {
   const { peer, joiner, ring } = await handOff();
   ring.batches.push(batch(51, store([52])));

@@ -116,8 +116,12 @@ export class Worker {
     }
   }
 
-  subscribe(lane: Lane): void {
+  /** The lane is known to have a publisher, and no connection to it yet. */
+  announce(lane: Lane): void {
     lane.attach(this.#world.options.hasReplay ? { replay: this.#replay } : {});
+  }
+
+  subscribe(lane: Lane): void {
     this.#subscribers.add(lane);
     lane.sourceUp(false);
   }
@@ -255,7 +259,9 @@ export class Replica {
   }
 
   async open(workers: readonly Worker[] = this.#world.workers): Promise<void> {
-    for (const worker of workers) await this.store.open(worker.key, { blockSize: 4 });
+    for (const worker of workers) {
+      worker.announce(await this.store.open(worker.key, { blockSize: 4 }));
+    }
   }
 
   subscribe(workers: readonly Worker[] = this.#world.workers): void {
