@@ -1,4 +1,9 @@
-/** HTTP/2 over `node:http2` (nghttp2) on both runtimes. */
+/**
+ * HTTP/2 over `node:http2` (nghttp2) on both runtimes.
+ *
+ * Over 400 lines because server and client share the body of a stream, with what each runtime does
+ * differently about its end.
+ */
 
 import { Buffer } from "node:buffer";
 import http2, {
