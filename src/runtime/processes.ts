@@ -2,6 +2,7 @@
 
 import { explainRefusal, resolveCommand } from "./command.ts";
 import type { Launch, Launched } from "./launch.ts";
+import { portHolders } from "./port_holders.ts";
 import { groupMembers, isEnded, readProcStat } from "./proc_stat.ts";
 import { processExists, signalGroup } from "./process_group.ts";
 import type { ChildProcess, Processes, ProcessExit, Signal, SpawnOptions } from "./runtime.ts";
@@ -24,6 +25,7 @@ export function createProcesses(launch: Launch): Processes {
     },
     signalGroup,
     groupMembers,
+    portHolders,
   };
 }
 

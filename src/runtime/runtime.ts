@@ -180,6 +180,11 @@ export interface Processes {
    * orphans (a container whose pid 1 does not), zombies keep `signalGroup` true for ever.
    */
   groupMembers(pid: number): Promise<number[]>;
+  /**
+   * The processes that listen on a TCP port; empty if there are none, or the system does not tell.
+   * `guess` is looked at first, and the answer is that alone if it listens.
+   */
+  portHolders(port: number, guess?: number): Promise<number[]>;
 }
 
 // -------------------------------------------------------------------------------------- sockets

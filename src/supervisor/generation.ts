@@ -65,6 +65,8 @@ export class Generation {
   /** Set once a drain was begun; its progress is part of the status. */
   drain: Drain | undefined;
   lastError: string | undefined;
+  /** Why it ended before it served, if that was because somebody else had its port. */
+  portClash: string | undefined;
   /** The last live probe: what it said and when (monotonic). */
   live: { readonly ready: boolean; readonly atMs: number; readonly detail: string } | undefined;
   /** When it was last published (monotonic). */

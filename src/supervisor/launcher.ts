@@ -13,6 +13,7 @@ import { childCommand, wantsAdminPort } from "./child_env.ts";
 import { CHILD_VARIABLE, type Children } from "./children.ts";
 import { messageOf, RolloutFailure } from "./failure.ts";
 import type { Generation } from "./generation.ts";
+import { PortComplaint, strangerOn } from "./port_clash.ts";
 import { type PortPool, PortsExhausted } from "./ports.ts";
 import { SupervisedProcess } from "./process.ts";
 import { CalledOff } from "./wait.ts";
@@ -68,6 +69,7 @@ export class Launcher {
       });
       const mark = children.mark(generation.version, generation.number);
       const sink = this.#options.output(generation);
+      const complaint = new PortComplaint();
       // From here to the fork there is no await.
       if (!generation.mayStart || !this.#options.mayStart()) {
         sink.close();
@@ -78,7 +80,10 @@ export class Launcher {
         command: command.command,
         args: command.args,
         env: { ...command.env, [CHILD_VARIABLE]: mark },
-        onOutput: (stream, chunk) => sink.write(stream, chunk),
+        onOutput: (stream, chunk) => {
+          sink.write(stream, chunk);
+          if (generation.phase === "starting") complaint.read(chunk);
+        },
       }).catch((error: unknown) => {
         sink.close();
         throw new RolloutFailure("crash", `cannot be run: ${messageOf(error)}`, { cause: error });
@@ -99,6 +104,7 @@ export class Launcher {
             }),
         }),
         sink,
+        complaint,
       );
     } catch (error) {
       if (generation.process === undefined) {
@@ -125,13 +131,46 @@ export class Launcher {
     generation.adminPort = await ports.assign();
   }
 
-  #adopt(generation: Generation, process: SupervisedProcess, sink: OutputSink): void {
+  /**
+   * Why a child that has not served yet may not have got its ports: somebody else listens on one, or
+   * it said so itself; undefined if neither. Asked while its ports are still its own in the pool.
+   */
+  async clash(
+    generation: Generation,
+    complaint?: PortComplaint,
+  ): Promise<string | undefined> {
+    const { children, runtime } = this.#options;
+    const group = generation.process?.pid;
+    if (group === undefined) return undefined;
+    if (complaint?.heard === true) return "the child said that its address is in use";
+    const owner = {
+      group,
+      mark: children.mark(generation.version, generation.number),
+      startTime: await runtime.processes.startTime(group),
+    };
+    for (const port of [generation.port, generation.adminPort]) {
+      if (port === undefined) continue;
+      const stranger = await strangerOn(runtime, port, owner);
+      if (stranger !== undefined) return `process ${stranger} listens on port ${port}`;
+    }
+    return undefined;
+  }
+
+  #adopt(
+    generation: Generation,
+    process: SupervisedProcess,
+    sink: OutputSink,
+    complaint: PortComplaint,
+  ): void {
     const { children, ports, log } = this.#options;
     generation.process = process;
     const recorded = children.add(generation);
     process.exited.then(async (result) => {
       sink.close();
       if (!result.natural) generation.move("stopping", "asked to end");
+      else if (generation.phase === "starting") {
+        generation.portClash = await this.clash(generation, complaint).catch(() => undefined);
+      }
       ports.release(generation.port);
       ports.release(generation.adminPort);
       log.info("child_exited", {

@@ -3,7 +3,8 @@
  *
  * A port is claimed in the pool before the operating system is asked about it, so two children never
  * get the same one; and it is handed out only if nothing on this host listens there, since a child
- * that fails to bind costs a whole rollout attempt.
+ * that fails to bind costs a start. Whoever takes it between the look and the bind makes a clash:
+ * port_clash.ts.
  */
 
 import type { Net } from "../runtime/runtime.ts";

@@ -9,6 +9,7 @@ import type { ServiceContext } from "./context.ts";
 import { RolloutFailure } from "./failure.ts";
 import { type Build, Generation } from "./generation.ts";
 import type { Install, InstallProgress } from "./installs.ts";
+import { PortClash } from "./port_clash.ts";
 import { NotReady, waitReady } from "./readiness.ts";
 import { NotWarm, waitWarm } from "./warm_up.ts";
 import { CalledOff, orCalledOff, sleep, throwIfCalledOff } from "./wait.ts";
@@ -21,6 +22,9 @@ export type RolloutStage =
   | "starting"
   | "warming"
   | "ready";
+
+/** Starts on ports that others took, until the host is thought to be the trouble. */
+const MAX_CLASHES = 5;
 
 export interface RolloutOptions {
   readonly context: ServiceContext;
@@ -79,10 +83,7 @@ export class Rollout {
       this.stage = "clearing";
       await clearTheWay(build, this.signal);
       throwIfCalledOff(this.signal);
-      const generation = this.#create(build);
-      this.generation = generation;
-      this.stage = "starting";
-      await this.#start(generation);
+      const generation = await this.#startOnFreePort(build);
       this.stage = "warming";
       await this.#warm(generation);
       throwIfCalledOff(this.signal);
@@ -140,6 +141,44 @@ export class Rollout {
     return generation;
   }
 
+  /** Starts it, on other ports if somebody else takes the first ones. */
+  async #startOnFreePort(build: Build): Promise<Generation> {
+    const { context, version } = this.#options;
+    for (let clashes = 1;; clashes++) {
+      const generation = this.#create(build);
+      this.generation = generation;
+      this.stage = "starting";
+      try {
+        await this.#start(generation);
+        return generation;
+      } catch (error) {
+        const clash = await this.#clashOf(generation, error);
+        if (clash === undefined) throw error;
+        context.reports.tell("warn", "port_clash", version, {
+          generation: generation.number,
+          port: generation.port,
+          detail: clash,
+        });
+        if (clashes === MAX_CLASHES) {
+          throw new RolloutFailure("transient", `no port for it: ${clash}`, { cause: error });
+        }
+        generation.lastError = clash;
+        generation.move("stopping", clash);
+        generation.process?.stop(context.stopGraceMs);
+        await orCalledOff(generation.ended, this.signal);
+      }
+    }
+  }
+
+  async #clashOf(generation: Generation, error: unknown): Promise<string | undefined> {
+    if (error instanceof PortClash) return error.message;
+    if (!(error instanceof NotReady)) return undefined;
+    if (error.class !== "exited") return await this.#options.context.launcher.clash(generation);
+    // Its last words are judged before its ports are given back, and it has stopped after that.
+    await generation.ended;
+    return generation.portClash;
+  }
+
   async #start(generation: Generation): Promise<void> {
     const { context, readyWindowMs, version } = this.#options;
     const { config, runtime, starts, launcher, reports } = context;
@@ -175,6 +214,9 @@ export class Rollout {
           });
         },
       });
+      // What answered may be a stranger, while the child has yet to find out.
+      const clash = await launcher.clash(generation);
+      if (clash !== undefined) throw new PortClash(clash);
       const nowMs = runtime.clock.monotonic();
       // Set before the route can be seen: a balancer that asks at that moment gets the truth.
       generation.live = { ready: true, atMs: nowMs, detail: result.detail };
