@@ -26,14 +26,28 @@ export const logs: Verb = {
     );
     const wanted = given.option("service");
     const paths: string[] = [];
+    const looked: string[] = [];
     for (const [service, { versions }] of Object.entries(config.services)) {
       if (versions === undefined || (wanted !== undefined && wanted !== service)) continue;
       const folders = supervisorFolders({ stateDir: config.stateDir, service, config: versions });
       const path = childLogPath(folders.logs, version);
+      looked.push(path);
       if ((await files.info(path)) !== undefined) paths.push(path);
     }
     const [path] = paths;
-    if (path === undefined) throw new UsageError(`there is no log of a version ${version}`);
+    if (looked.length === 0) {
+      throw new UsageError(
+        wanted === undefined
+          ? "the configuration has no service with versions"
+          : `the configuration has no service ${wanted} with versions`,
+      );
+    }
+    if (path === undefined) {
+      throw new Error(
+        `there is no log of a version ${version}: no process of it has printed anything ` +
+          `(looked for ${looked.join(", ")})`,
+      );
+    }
     if (paths.length > 1) throw new UsageError("several services have it; say --service <name>");
 
     const lines = given.whole("lines", 0, 1_000_000) ?? 200;

@@ -124,8 +124,11 @@ test("publish and logs ask for a service when the configuration leaves it open",
     assert.is(publish.code, 2);
     assert.match(publish.stderr, "several services have versions (a, b); say --service <name>");
     const logs = await runVerb(["logs", "v1", "--config", file]);
-    assert.is(logs.code, 2);
-    assert.match(logs.stderr, "there is no log of a version v1");
+    assert.is(logs.code, 1, "the command line is right: nothing was printed yet");
+    assert.match(logs.stderr, "there is no log of a version v1: no process of it has printed");
+    const other = await runVerb(["logs", "v1", "--service", "c", "--config", file]);
+    assert.is(other.code, 2);
+    assert.match(other.stderr, "the configuration has no service c with versions");
   });
 });
 
