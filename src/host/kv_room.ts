@@ -21,6 +21,7 @@ import { createDumpMetrics } from "../replica/dump_metrics.ts";
 import type { Discovery } from "../replica/peer_view.ts";
 import { createRecovery, type Recovery } from "../replica/recovery.ts";
 import { createRecoveryMetrics } from "../replica/recovery_metrics.ts";
+import type { PoolHints } from "../router/pool_hints.ts";
 import type { Selector } from "../router/selector.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import { readTlsFiles } from "./listeners.ts";
@@ -45,6 +46,8 @@ export interface KvRoom {
   readonly apps: readonly Hono[];
   /** The pools' choices, for the selection API; each pool adds its own. */
   readonly selectors: Selector[];
+  /** What the pools tell replicas that recover from us, and take from those that we recover from. */
+  readonly hints: PoolHints[];
   /** True once this replica may serve from its index. */
   readonly recovered: boolean;
   start(): void;
@@ -63,6 +66,7 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
   const door = new EventsDoor({ store, clock });
   // Names this run: a restarted replica is another one, whose index begins empty.
   const id = random.uuid();
+  const hints: PoolHints[] = [];
   let discovery: Discovery | undefined;
   let recovery: Recovery | undefined;
   if (replica !== undefined) {
@@ -82,6 +86,12 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
       ...(replica.tls === undefined ? {} : { tls: await readTlsFiles(runtime, replica.tls) }),
       workersListed: options.workersListed,
       setCondition: (ok, reason) => lifecycle.conditions.set(CONDITION, ok, reason),
+      importLoad: (records) => {
+        const taken = hints.map((one) => one.take(records));
+        const loads = taken.reduce((sum, one) => sum + one.loads, 0);
+        const sessions = taken.reduce((sum, one) => sum + one.sessions, 0);
+        log.info("recovery_load_taken", { records: records.length, loads, sessions });
+      },
     });
     lifecycle.reportReady(() => ({ recovery_complete: recovery?.recovered ?? true }));
   }
@@ -94,6 +104,9 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
     replica: id,
     recovered,
     hasSource: () => recovery?.hasSource ?? false,
+    exportLoad: function* () {
+      for (const one of hints) yield* one.tell();
+    },
     ...(replica === undefined
       ? {}
       : { maxDumps: replica.maxDumps, idleTimeoutMs: replica.idleTimeoutMs }),
@@ -109,6 +122,7 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
     store,
     workers,
     selectors,
+    hints,
     apps: [dump, indexer, createSelectionApi({ selectors: () => selectors, random })],
     get recovered() {
       return recovered();

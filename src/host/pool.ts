@@ -9,8 +9,10 @@ import type { Log } from "../observe/log.ts";
 import type { Metrics } from "../observe/metrics.ts";
 import { SessionAffinity } from "../router/affinity.ts";
 import { HealthProbe } from "../router/health_probe.ts";
+import { InheritedLoad } from "../router/inherited_load.ts";
 import { LoadBook } from "../router/load.ts";
 import { LocalTokenizer } from "../router/local_tokenizer.ts";
+import { createPoolHints } from "../router/pool_hints.ts";
 import { PoolMembers } from "../router/pool_members.ts";
 import { PoolService } from "../router/pool_service.ts";
 import type { PoolWorker } from "../router/pool_worker.ts";
@@ -68,7 +70,8 @@ export async function hostPool(options: HostPoolOptions): Promise<HostedService>
     maxInflight: config.maxInflight,
     probeFailures: health?.failures,
   });
-  const load = new LoadBook();
+  const inherited = new InheritedLoad(clock);
+  const load = new LoadBook(inherited);
   const sessions = new SessionAffinity({ clock, ttlMs: config.sessionTtlMs });
   const metrics = createRouteMetrics(options.metrics, name, load);
   const choice = new WorkerChoice({
@@ -97,11 +100,13 @@ export async function hostPool(options: HostPoolOptions): Promise<HostedService>
   kv.selectors.push(
     new Selector({ model, group, blockSize, members, choice, load, reservations }),
   );
+  kv.hints.push(createPoolHints({ model, group, members, load, inherited, sessions }));
   members.listen({
     joined: () => wait.wake(),
     left: ({ id }) => {
       choice.forgetSupposed(id);
       sessions.forget(id);
+      inherited.forget(id);
       reservations.releaseWorker(id);
     },
   });

@@ -24,6 +24,12 @@ export interface SessionLease {
   release(): void;
 }
 
+/** A session, where it is bound, and for how long. */
+export interface SessionBinding extends WorkerRank {
+  readonly session: string;
+  readonly ttlMs: number;
+}
+
 interface Session {
   rank: WorkerRank;
   leases: number;
@@ -88,6 +94,30 @@ export class SessionAffinity {
         this.#forgetExpired(2);
       },
     };
+  }
+
+  /** The latest `most` sessions, and how long each stays bound if no more requests of it come. */
+  bindings(most: number): SessionBinding[] {
+    const now = this.#clock.monotonic();
+    const bound: SessionBinding[] = [];
+    for (const [session, known] of [...this.#sessions].slice(-most)) {
+      const ttlMs = known.leases > 0 ? this.#ttlMs : this.#ttlMs - (now - known.idleSince);
+      if (ttlMs > 0) bound.push({ session, ...known.rank, ttlMs: Math.ceil(ttlMs) });
+    }
+    return bound;
+  }
+
+  /**
+   * Binds a session as another replica had it, for what is left of its time and at most for ours.
+   * False when it is bound here already, or when there is no room: what is ours goes first.
+   */
+  restore(session: string, rank: WorkerRank, leftMs: number): boolean {
+    checkSessionId(session);
+    if (this.preferred(session) !== undefined) return false;
+    if (this.#sessions.size >= this.#maxSessions) return false;
+    const idleSince = this.#clock.monotonic() - Math.max(0, this.#ttlMs - leftMs);
+    this.#sessions.set(session, { rank, leases: 0, idleSince });
+    return true;
   }
 
   /** Unbinds all sessions of a worker that is gone. */

@@ -7,7 +7,8 @@
  */
 
 import type { WorkerRank } from "./choice.ts";
-import type { WorkerLoad } from "./cost.ts";
+import { NO_LOAD, type WorkerLoad } from "./cost.ts";
+import type { InheritedLoad } from "./inherited_load.ts";
 
 export interface BookingSize {
   /** Prompt tokens that the worker has to compute (those that it holds not counted). */
@@ -37,6 +38,12 @@ interface RankLoad {
 
 export class LoadBook {
   readonly #ranks = new Map<string, Map<number, RankLoad>>();
+  readonly #inherited: InheritedLoad | undefined;
+
+  /** `inherited`: what another replica gave the workers, counted like our own while it lasts. */
+  constructor(inherited?: InheritedLoad) {
+    this.#inherited = inherited;
+  }
 
   /** Adds a request to a rank's load until the booking is released. */
   book(rank: WorkerRank, size: BookingSize): Booking {
@@ -45,11 +52,16 @@ export class LoadBook {
 
   /** What a rank is busy with; all zero when it has nothing. */
   load(rank: WorkerRank): WorkerLoad {
-    const load = this.#ranks.get(rank.worker)?.get(rank.dpRank);
-    return { prefillTokens: 0, decodeBlocks: 0, requests: 0, ...load };
+    const load = this.#ranks.get(rank.worker)?.get(rank.dpRank) ?? NO_LOAD;
+    const more = this.#inherited?.of(rank) ?? NO_LOAD;
+    return {
+      prefillTokens: load.prefillTokens + more.prefillTokens,
+      decodeBlocks: load.decodeBlocks + more.decodeBlocks,
+      requests: load.requests + more.requests,
+    };
   }
 
-  /** All ranks that have requests. */
+  /** All ranks that have requests of ours. */
   *loads(): Generator<WorkerRank & WorkerLoad> {
     for (const [worker, ranks] of this.#ranks) {
       for (const [dpRank, load] of ranks) yield { worker, dpRank, ...load };
