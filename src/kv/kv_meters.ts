@@ -7,8 +7,8 @@ import type { BoundCounter, Counter, Metrics } from "../observe/metrics.ts";
 export interface KvMeters {
   /** `type`: stored, removed, cleared, batch; `status`: ok or why it changed nothing. */
   event(type: string, status: string, count?: number): void;
-  /** A hole in a lane's sequence was noticed. */
-  gap(): void;
+  /** A hole of so many batches was noticed: between live batches, or between a cut and those. */
+  gap(where: "live" | "hand_off", batches: bigint): void;
   replayed(batches: number): void;
   /** Batches that no source could give back. */
   lost(batches: number): void;
@@ -20,6 +20,8 @@ export interface KvMeters {
   buffered(bytes: number): void;
   replay(outcome: string): void;
 }
+
+const GAP_SIZES = [1, 2, 5, 10, 50, 100, 500, 1000, 5000, 10_000, 100_000];
 
 /** Meters on a registry; without one they do nothing. */
 export function createKvMeters(metrics?: Metrics): KvMeters {
@@ -37,6 +39,13 @@ export function createKvMeters(metrics?: Metrics): KvMeters {
     return counter;
   };
   const gaps = metrics.counter("baton_kv_gaps_total", "Holes noticed in event sequences.");
+  const gapSizes = metrics.histogram(
+    "baton_kv_gap_batches",
+    "Batches that holes lacked when they were noticed: between live ones, or at a hand-off between " +
+      "a peer's snapshot and those that were held back.",
+    ["where"],
+    GAP_SIZES,
+  );
   const replayed = metrics.counter(
     "baton_kv_replayed_batches_total",
     "Batches applied from workers' replay rings.",
@@ -59,14 +68,28 @@ export function createKvMeters(metrics?: Metrics): KvMeters {
     "outcome",
   ]);
   const bytes = metrics.gauge("baton_kv_buffer_bytes", "Bytes of batches that wait in buffers.");
+  const peak = metrics.gauge(
+    "baton_kv_buffer_peak_bytes",
+    "The most that has waited in buffers at once since the start.",
+  );
+  let waiting = 0;
+  let most = 0;
+  metrics.beforeScrape(() => peak.set(most));
   return {
     event: (type, status, count = 1) => eventCounter(type, status).inc(count),
-    gap: () => gaps.inc(),
+    gap: (where, batches) => {
+      gaps.inc();
+      gapSizes.observe(Number(batches), { where });
+    },
     replayed: (batches) => replayed.inc({}, batches),
     lost: (batches) => lost.inc({}, batches),
     overflow: (place, batches) => overflows.inc({ place }, batches),
     restart: (reason) => restarts.inc({ reason }),
-    buffered: (delta) => bytes.add(delta),
+    buffered: (delta) => {
+      bytes.add(delta);
+      waiting += delta;
+      if (waiting > most) most = waiting;
+    },
     replay: (outcome) => replays.inc({ outcome }),
   };
 }

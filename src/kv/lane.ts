@@ -273,7 +273,7 @@ export class Lane {
       this.#order.admit(batch);
       return;
     }
-    if (admitted !== undefined) this.#options.meters.gap();
+    if (admitted !== undefined) this.#options.meters.gap("live", batch.seq - admitted - 1n);
     this.#keep(batch);
     this.#startFill(false);
   }
@@ -410,6 +410,9 @@ export class Lane {
       throw this.#refused();
     }
     const isProven = hadPending && this.#order.confirmed === "by_content" && !this.#brokeWhileHeld;
+    const { first } = this.#order.pending;
+    const missing = first === undefined ? 0n : first.seq - this.#order.firstMissing;
+    if (missing > 0n) this.#options.meters.gap("hand_off", missing);
     const mustAsk = this.#order.pending.length > 0 ||
       (this.#source?.replay !== undefined && !isProven);
     if (mustAsk) {

@@ -47,6 +47,7 @@ test("a hole is filled with exactly what is missing, before the batch that showe
   assert.equal(world.held(), [1, 2, 4]);
   assert.is(world.lane.cursor, 4n);
   assert.match(await world.metrics(), /baton_kv_gaps_total 1\n/);
+  assert.match(await world.metrics(), /baton_kv_gap_batches_count\{where="live"\} 1\n/);
   assert.match(await world.metrics(), /baton_kv_replayed_batches_total 3\n/);
 });
 
@@ -410,6 +411,9 @@ test("a buffer that is full drops its oldest batches, says so, and the ring give
   await settle();
   assert.equal(world.held(), upTo(8));
   assert.match(await world.metrics(), /baton_kv_buffer_overflow_batches_total\{place="lane"\} 3/);
+  assert.match(await world.metrics(), /baton_kv_buffer_bytes 0\n/);
+  const peak = /baton_kv_buffer_peak_bytes (\d+)/.exec(await world.metrics())?.[1];
+  assert.ok(Number(peak) > 0, `a peak of ${peak}`);
 });
 
 // --------------------------------------------------------------------------------- the hand-off
@@ -491,6 +495,9 @@ test("kv 47: cursor 50, first live 60: the ring gives 51 to 59, before 60", asyn
   assert.equal(joiner.held(), upTo(59));
   assert.is(joiner.lane.cursor, 60n);
   assert.is(joiner.lane.state, "live");
+  const metrics = await joiner.metrics();
+  assert.match(metrics, /baton_kv_gap_batches_sum\{where="hand_off"\} 9\n/);
+  assert.match(metrics, /baton_kv_gap_batches_bucket\{le="10",where="hand_off"\} 1\n/);
 });
 
 test("kv 48: a ring that begins later than needed: the commit fails, the lane is empty and held", async () => {
