@@ -2,6 +2,8 @@
  * The admin API's answers as text for people.
  */
 
+import { recoveryText } from "./recovery_text.ts";
+
 type Row = Readonly<Record<string, unknown>>;
 
 export interface StatusView {
@@ -30,9 +32,8 @@ export function statusText(view: StatusView): string {
   lines.push(...table("owing answers", view.drain.targets.filter((one) => one.leases !== 0)));
   lines.push(...table("workers", view.workers.workers.flatMap(workerRows)));
   lines.push(...table("peers", view.peers.peers));
-  const recovery = Object.entries(view.recovery).filter(([, value]) => isPlain(value));
   if (view.recovery.state !== "recovery_disabled") {
-    lines.push("", "recovery", `  ${recovery.map(([key, value]) => `${key} ${value}`).join(", ")}`);
+    lines.push("", "recovery", ...recoveryText(view.recovery).map((line) => `  ${line}`));
   }
   return lines.join("\n");
 }

@@ -38,6 +38,8 @@ interface Running {
 }
 
 const MAX_ATTEMPTS_KEPT = 50;
+/** How often the log says how far it is. */
+const PROGRESS_MS = 5000;
 
 export class RecoveryLedger {
   readonly #options: LedgerOptions;
@@ -49,6 +51,7 @@ export class RecoveryLedger {
   #bytes = 0;
   #running: Running | undefined;
   #lanes: WantedLanes | undefined;
+  #stopTelling: () => void = () => {};
 
   constructor(options: LedgerOptions) {
     this.#options = options;
@@ -69,6 +72,17 @@ export class RecoveryLedger {
 
   begin(): void {
     this.#startedMs = this.#now();
+    this.#tellLater();
+  }
+
+  /** Says in the log how far it is, again and again until it has ended. */
+  #tellLater(): void {
+    const { clock, log } = this.#options;
+    this.#stopTelling = clock.after(PROGRESS_MS, () => {
+      const { attempts, laneReports: _, ...progress } = this.status();
+      log.info("recovery_progress", { ...progress, attempts: attempts.length });
+      this.#tellLater();
+    });
   }
 
   /** The lanes that it is about are known now. */
@@ -143,6 +157,7 @@ export class RecoveryLedger {
 
   /** It may be ready now. */
   end(state: RecoveryState, reason = this.#reason): void {
+    this.#stopTelling();
     this.#endedMs = this.#now();
     this.become(state, reason);
     const ms = Math.round(this.#endedMs - (this.#startedMs ?? this.#endedMs));
@@ -159,6 +174,7 @@ export class RecoveryLedger {
   }
 
   fail(error: unknown): void {
+    this.#stopTelling();
     this.#endedMs = this.#now();
     const reason = error instanceof Error ? error.message : String(error);
     this.become("failed", reason);

@@ -177,7 +177,17 @@ test("the status text shows generations, what is missing, and who owes answers",
       }],
     },
     peers: { peers: [] },
-    recovery: { state: "fetching", blocks: 12 },
+    recovery: {
+      state: "fetching",
+      reason: "receiving the dump of http://b:8082",
+      elapsedMs: 1500,
+      lanes: { restored: 3, pending: 5, degraded: 0 },
+      blocks: 12,
+      bytes: 2_500_000,
+      blocksPerS: 8,
+      etaMs: 2000,
+      source: "http://b:8082",
+    },
   });
   const lines = text.split("\n");
   assert.is(lines[0], "baton at http://127.0.0.1:8081: not ready, 3 in flight");
@@ -185,7 +195,11 @@ test("the status text shows generations, what is missing, and who owes answers",
   assert.match(text, /shard +v1 +2 +current +running/);
   assert.match(text, /shard +v2 .* no/);
   assert.match(text, /chat +w0 +2 +640 +0 +live +51 +678/);
-  assert.match(text, "state fetching, blocks 12");
+  assert.ok(text.includes("  fetching: receiving the dump of http://b:8082\n"), text);
+  assert.match(
+    text,
+    "lanes 3 restored, 5 pending; 12 blocks; 2.5 MB; 8 blocks/s; 1.5 s so far; 2.0 s left",
+  );
   assert.not.match(text, "owing answers");
   assert.not.match(text, "peers");
 });
