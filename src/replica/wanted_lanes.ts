@@ -18,6 +18,8 @@ interface Wanted {
   reason?: string;
   blocks: number;
   cursor?: bigint;
+  /** A peer has it, in blocks of another size. */
+  isRefused?: boolean;
   /** Snapshots that could not be joined to the live events. */
   gaps: number;
   /** Only a cut beyond this cursor can help, as long as the epoch is the same. */
@@ -122,7 +124,7 @@ export class WantedLanes {
     this.#dropClosed();
     for (const wanted of this.#wanted.values()) {
       if (wanted.outcome === "pending" || wanted.outcome === "committing") {
-        this.#giveUp(wanted, outcome, reason);
+        this.#giveUp(wanted, wanted.isRefused === true ? "degraded" : outcome, reason);
       }
     }
   }
@@ -170,6 +172,7 @@ export class WantedLanes {
           ours: blockSize,
         });
       }
+      wanted.isRefused = true;
       wanted.reason = `block size ${head.blockSize} at ${peer}, ${blockSize} here`;
       return false;
     }

@@ -307,15 +307,15 @@ test("kv 53: lanes that we do not know are not taken", async () => {
   assert.equal(loop.store.lanes().map((lane) => lane.key.worker), ["0"]);
 });
 
-test("kv 56: another block size: the partition is refused, reported, and starts cold", async () => {
+test("kv 56: another block size: the partition is refused, reported, and starts degraded", async () => {
   const loop = new Loop();
   loop.members("a");
   loop.answer("a", dumpOf([CUT], { size: 32 }));
   loop.start();
-  assert.is(await loop.run(), "recovered");
+  assert.is(await loop.run(), "degraded");
   assert.is(loop.store.lane(keyOf("0"))?.commits.length, 0);
   const report = loop.recovery.status().laneReports[0];
-  assert.is(report?.outcome, "cold");
+  assert.is(report?.outcome, "degraded");
   assert.match(report?.reason ?? "", /block size 32 at http:\/\/a:8082, 16 here/);
   assert.ok(loop.log.some(({ event }) => event === "recovery_block_size_mismatch"));
 });
