@@ -31,6 +31,8 @@ export interface SharedService {
   readonly direct: readonly (readonly [version: string, target: number])[];
   readonly byVersion: boolean;
   readonly timeouts: Partial<Timeouts> | undefined;
+  /** How long a request may wait while the host has nothing to serve yet; 0: not at all. */
+  readonly startHoldMs: number;
 }
 
 export interface Table {

@@ -34,6 +34,7 @@ class DataThread {
   readonly #catchAll: Service;
   #mounted = "";
   #gate: HostGate = { accepting: false, draining: false };
+  #onGate: (() => void) | undefined;
   #inflight: Int32Array = new Int32Array(1);
   #questions: number[] = [];
   #server: TrafficServer | undefined;
@@ -61,6 +62,7 @@ class DataThread {
         return this.#mount(this.#replicas.apply(message.table));
       case "gate":
         this.#gate = message.gate;
+        this.#onGate?.();
         return this.#answerIdle();
       case "tell_idle":
         this.#questions.push(message.question);
@@ -104,6 +106,10 @@ class DataThread {
           admit: () => this.#admit(),
           get draining() {
             return gate().draining;
+          },
+          onChange: (listener) => {
+            this.#onGate = listener;
+            return () => (this.#onGate = undefined);
           },
         },
         // What is ours is answered by the main thread too, which knows the state of everything.

@@ -30,6 +30,11 @@ export class ThreadService implements Service {
     this.mounts = options.shared.mounts;
   }
 
+  /** Which versions there will be is not known here: any may be. */
+  startHoldMs(): number {
+    return this.#options.shared.startHoldMs;
+  }
+
   handle(exchange: Exchange, forward: Forward, mount: string): Promise<void> {
     const { shared, replicas, asked, clock } = this.#options;
     const version = shared.byVersion ? versionOf(exchange.path, mount) : "";

@@ -24,6 +24,8 @@ export interface ThreadedService {
   readonly service: Service;
   /** The next path segment is a version, and is cut off. */
   readonly byVersion: boolean;
+  /** How long a request may wait while the host has nothing to serve yet (default: not at all). */
+  readonly startHoldMs?: number;
   /** Where every request goes now: by version, or "" for all. */
   direct(): readonly (readonly [version: string, target: Target])[];
   /** Called, in the turn in which it happens, when `direct` may have changed. */
@@ -165,6 +167,7 @@ export class ThreadedTraffic implements TrafficServer {
       name: one.service.name,
       mounts: one.service.mounts,
       byVersion: one.byVersion,
+      startHoldMs: one.startHoldMs ?? 0,
       timeouts: this.#options.timeouts(one.service.name),
       direct: one.direct().flatMap(([version, target]) =>
         target.retired ? [] : [[version, this.#share(target).id] as const]

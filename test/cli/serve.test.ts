@@ -311,55 +311,58 @@ test("a roll-out by the command line: publish, swap under requests, status, logs
   });
 });
 
-test("a request that comes before the first child of a restart is ready waits for it", async () => {
-  await inScratch(async (folder) => {
-    const program = `${folder}/one.sh`;
-    await writeFile(program, childScript({ id: "one", binaryName: "app" }));
-    const config = {
-      services: {
-        shard: {
-          mount: "/devshard",
-          versions: {
-            oracle: `file:${folder}/versions.json`,
-            binaryName: "app",
-            basePort: basePort(),
-            killGraceMs: 5000,
+for (const workers of [1, 2]) {
+  test(`a request that comes before the first child of a restart waits for it (${workers})`, async () => {
+    await inScratch(async (folder) => {
+      const program = `${folder}/one.sh`;
+      await writeFile(program, childScript({ id: "one", binaryName: "app" }));
+      const config = {
+        services: {
+          shard: {
+            mount: "/devshard",
+            versions: {
+              oracle: `file:${folder}/versions.json`,
+              binaryName: "app",
+              basePort: basePort(),
+              killGraceMs: 5000,
+            },
           },
         },
-      },
-      shutdown: { announceMs: 0, budgetMs: 60_000 },
-    };
-    const first = await startBatonProcess(folder, config);
-    try {
-      const { code } = await runVerb([
-        "publish",
-        "v1",
-        program,
-        "--config",
-        `${folder}/baton.json`,
-      ]);
-      assert.is(code, 0);
-      await until(
-        async () => (await fetch(`${first.traffic}/readyz`)).status === 200,
-        "the first is ready",
-      );
-    } finally {
-      first.signal("SIGKILL");
-      await first.exited;
-    }
-    const second = await startBatonProcess(folder, config);
-    try {
-      const [answer, unknown] = await Promise.all([
-        fetch(`${second.traffic}/devshard/v1/work`),
-        fetch(`${second.traffic}/elsewhere`),
-      ]);
-      assert.is(answer.status, 200, await answer.text());
-      // What no service may hope for does not wait.
-      assert.is(unknown.status, 503);
-    } finally {
-      assert.is(await second.stop(), 0);
-    }
+        shutdown: { announceMs: 0, budgetMs: 60_000 },
+        traffic: { workers },
+      };
+      const first = await startBatonProcess(folder, config);
+      try {
+        const { code } = await runVerb([
+          "publish",
+          "v1",
+          program,
+          "--config",
+          `${folder}/baton.json`,
+        ]);
+        assert.is(code, 0);
+        await until(
+          async () => (await fetch(`${first.traffic}/readyz`)).status === 200,
+          "the first is ready",
+        );
+      } finally {
+        first.signal("SIGKILL");
+        await first.exited;
+      }
+      const second = await startBatonProcess(folder, config);
+      try {
+        const [answer, unknown] = await Promise.all([
+          fetch(`${second.traffic}/devshard/v1/work`),
+          fetch(`${second.traffic}/elsewhere`),
+        ]);
+        assert.is(answer.status, 200, await answer.text());
+        // What no service may hope for does not wait.
+        assert.is(unknown.status, 503);
+      } finally {
+        assert.is(await second.stop(), 0);
+      }
+    });
   });
-});
+}
 
 test.run();
