@@ -310,8 +310,7 @@ export class Lane {
     if (this.#isClosed || this.#hold === undefined) return;
     if (this.#isLoading) this.#order.empty();
     this.#endLoad();
-    this.#hold = undefined;
-    this.#brokeWhileHeld = false;
+    this.#endHold();
     this.#resume();
     this.#report();
   }
@@ -479,8 +478,7 @@ export class Lane {
     if (this.#isClosed) return;
     this.#endLoad();
     this.#abortFill();
-    this.#hold = undefined;
-    this.#brokeWhileHeld = false;
+    this.#endHold();
     this.#order.empty();
     this.#degrade(reason);
     this.#order.isUnverified = false;
@@ -527,6 +525,13 @@ export class Lane {
   #endCheck(): void {
     this.#isChecking = false;
     this.#order.isUnverified = false;
+  }
+
+  /** Without a cut that is proven: what came before the connection broke may be another process's. */
+  #endHold(): void {
+    if (this.#brokeWhileHeld) this.#order.dropFromBefore();
+    this.#hold = undefined;
+    this.#brokeWhileHeld = false;
   }
 
   #endLoad(): void {

@@ -118,9 +118,14 @@ export class LaneOrder {
     this.#fromBefore = this.pending.length;
   }
 
+  /** Lets go of pending batches that came before the connection broke. */
+  dropFromBefore(): void {
+    while (this.#fromBefore > 0 && this.#shift() !== undefined);
+  }
+
   /** Forgets what was admitted; pending batches of the present connection stay if `keepsPending`. */
   startOver(keepsPending: boolean): void {
-    if (keepsPending) { while (this.#fromBefore > 0 && this.#shift() !== undefined); }
+    if (keepsPending) this.dropFromBefore();
     else this.pending.clear();
     this.#fromBefore = 0;
     this.empty();

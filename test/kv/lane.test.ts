@@ -461,6 +461,24 @@ test("a cut that was put in before the connection stood goes when its publisher 
   assert.equal(joiner.held(1), [1]);
 });
 
+for (const end of ["release", "degrade"] as const) {
+  test(`what was held back before the connection broke is of nobody known: ${end} lets it go`, async () => {
+    const { joiner } = await handOff({ hasRing: false });
+    joiner.lane.attach({ replay: undefined });
+    joiner.lane.sourceUp(false);
+    await give(joiner, batch(60, store([1])), batch(61, store([2])));
+    joiner.lane.sourceDown("reset");
+    joiner.lane.sourceUp(true);
+    if (end === "release") joiner.lane.release();
+    else joiner.lane.degrade("given up");
+    await settle();
+    assert.equal(joiner.held(), []);
+    await give(joiner, batch(4, store([7], { incarnation: 1 })));
+    assert.equal(joiner.held(1), [7]);
+    assert.is(joiner.lane.cursor, 4n);
+  });
+}
+
 test("kv 45: cursor 50, first live 51: nothing is missing, nothing lost", async () => {
   const { peer, joiner, ring } = await handOff();
   ring.batches.push(batch(51, store([52])));
