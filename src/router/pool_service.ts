@@ -41,6 +41,8 @@ export interface PoolServiceOptions {
   readonly metrics: RouteMetrics;
 }
 
+/** Before workers that all refused a request are tried again; longer each time. */
+const REFUSED_PAUSE_MS = 100;
 /** Statuses by which a worker, or what stands before it, says that it cannot serve now. */
 const ILL_STATUSES: ReadonlySet<number> = new Set([502, 503, 504]);
 
@@ -107,7 +109,7 @@ export class PoolService implements Service {
       readonly content?: PromptContent;
     },
   ): Promise<void> {
-    const { choice, tries, metrics } = this.#options;
+    const { choice, tries, metrics, clock } = this.#options;
     const { session, content, body } = wish;
     const tried = new Set<string>();
     for (let attempt = 1; !exchange.finished; attempt += 1) {

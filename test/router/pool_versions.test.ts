@@ -135,9 +135,8 @@ test("two versions are two workers; one that is withdrawn leaves, one that crash
     await until(async () => (await pool()).length === 1, "one worker");
     assert.match((await pool())[0]?.worker ?? "", /^v1:/);
     await fetch(`${baton.traffic}/shard/v1/crash`).catch(() => {});
-    const response = await ask();
-    assert.is(response.status, 200, await response.clone().text());
-    assert.match(await response.text(), /^one /);
+    // One that meets the crash itself may fail; those after it wait for the next process.
+    await until(async () => (await (await ask()).text()).startsWith("one "), "the next process");
   }, { holdTimeoutMs: 30_000 });
 });
 
