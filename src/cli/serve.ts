@@ -35,7 +35,8 @@ export const serve: Verb = {
       overrides: overridesOf(given),
     });
     const log = createLog({
-      write: (line) => runtime.print("stderr", line),
+      write: (line, isUrgent) =>
+        isUrgent ? runtime.print("stderr", line) : runtime.printSoon("stderr", line),
       now: () => runtime.clock.now(),
       level: loaded.config.log.level,
     });

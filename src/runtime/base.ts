@@ -15,7 +15,7 @@ import { createFiles } from "./files.ts";
 import { createHttp2 } from "./http2.ts";
 import { latin1 } from "./latin1.ts";
 import { createMessageParser } from "./llhttp.ts";
-import { print } from "./print.ts";
+import { flushPrinted, print, printSoon } from "./print.ts";
 import { createRandom } from "./random.ts";
 import type { Runtime } from "./runtime.ts";
 import { serveApp } from "./serve.ts";
@@ -44,6 +44,8 @@ export function createBase(): Omit<Runtime, "name" | "version" | "net" | "proces
     threads: createThreads(),
     wire: { latin1, messageParser: createMessageParser },
     print,
+    printSoon,
+    flushPrinted,
     onSignal(signal, listener) {
       process.on(signal, listener);
       return () => process.off(signal, listener);

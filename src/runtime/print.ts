@@ -1,24 +1,113 @@
+/**
+ * Lines for standard output and standard error, whole and in the order in which they were given.
+ *
+ * A line is either written at once or within a few milliseconds together with its neighbours: a write
+ * of one line costs as much as the rest of a small request. The second kind waits in this process's
+ * memory, is written before any line of the first kind and before the process exits in whatever way
+ * it does itself (an uncaught error too); SIGKILL takes it along.
+ */
+
+import process from "node:process";
 import { writeSync } from "node:fs";
 import { errorCode } from "./error_code.ts";
 
-/** After this long without a reader the rest of the line is dropped. */
-const STUCK_AFTER_MS = 1_000;
+export type Output = "stdout" | "stderr";
 
-/**
- * Writes a whole line, in order with all earlier ones. A closed reader costs the line, never the
- * process; a full non-blocking pipe is waited for, since half a line would spoil the next one.
- */
-export function print(stream: "stdout" | "stderr", line: string): void {
-  const bytes = new TextEncoder().encode(line.endsWith("\n") ? line : `${line}\n`);
-  const descriptor = stream === "stdout" ? 1 : 2;
-  const startedAt = performance.now();
-  for (let done = 0; done < bytes.length;) {
-    try {
-      done += writeSync(descriptor, bytes, done, bytes.length - done);
-    } catch (error) {
-      if (errorCode(error) !== "EAGAIN") return;
-      if (performance.now() - startedAt > STUCK_AFTER_MS) return;
-      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1);
-    }
+/** After this long without a reader the rest of the text is dropped. */
+const STUCK_AFTER_MS = 1_000;
+/** Lines that need not be written at once are written this late at most, */
+const SOON_MS = 5;
+/** or when there are so many characters. */
+const SOON_CHARACTERS = 32_768;
+
+const encoder = new TextEncoder();
+
+class Printer {
+  readonly #descriptor: number;
+  #waiting: string[] = [];
+  #characters = 0;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #atExit = false;
+  /** Nobody reads; not waited for again until somebody does. */
+  #isStuck = false;
+  /** The last thing written was a part of a line. */
+  #isTorn = false;
+
+  constructor(descriptor: number) {
+    this.#descriptor = descriptor;
   }
+
+  print(line: string): void {
+    this.flush();
+    this.#write(ended(line));
+  }
+
+  printSoon(line: string): void {
+    this.#waiting.push(ended(line));
+    this.#characters += line.length;
+    if (this.#characters >= SOON_CHARACTERS) return this.flush();
+    this.#timer ??= setTimeout(() => this.flush(), SOON_MS);
+    if (this.#atExit) return;
+    this.#atExit = true;
+    process.on("exit", () => this.flush());
+    // Deno has no "exit" after an uncaught error.
+    process.on("uncaughtExceptionMonitor", () => this.flush());
+  }
+
+  flush(): void {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    if (this.#waiting.length === 0) return;
+    const text = this.#waiting.join("");
+    this.#waiting = [];
+    this.#characters = 0;
+    this.#write(text);
+  }
+
+  /**
+   * A closed reader costs the text, never the process; a full non-blocking pipe is waited for, since
+   * half a line would spoil the next one.
+   */
+  #write(text: string): void {
+    const bytes = encoder.encode(this.#isTorn ? `\n${text}` : text);
+    let waitsSince = performance.now();
+    let done = 0;
+    while (done < bytes.length) {
+      try {
+        done += writeSync(this.#descriptor, bytes, done, bytes.length - done);
+        this.#isStuck = false;
+        waitsSince = performance.now();
+      } catch (error) {
+        if (errorCode(error) !== "EAGAIN") break;
+        if (this.#isStuck || performance.now() - waitsSince > STUCK_AFTER_MS) {
+          this.#isStuck = true;
+          break;
+        }
+        Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1);
+      }
+    }
+    if (done > 0) this.#isTorn = bytes[done - 1] !== 0x0a;
+  }
+}
+
+const PRINTERS = { stdout: new Printer(1), stderr: new Printer(2) };
+
+/** Writes a whole line at once, after all that wait. */
+export function print(stream: Output, line: string): void {
+  PRINTERS[stream].print(line);
+}
+
+/** Writes a whole line within a few milliseconds. */
+export function printSoon(stream: Output, line: string): void {
+  PRINTERS[stream].printSoon(line);
+}
+
+/** Writes what waits, of both streams. */
+export function flushPrinted(): void {
+  PRINTERS.stdout.flush();
+  PRINTERS.stderr.flush();
+}
+
+function ended(line: string): string {
+  return line.endsWith("\n") ? line : `${line}\n`;
 }

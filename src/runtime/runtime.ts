@@ -32,6 +32,13 @@ export interface Runtime {
   readonly wire: Wire;
   /** Writes a whole line to standard output or standard error, synchronously in effect. */
   print(stream: "stdout" | "stderr", line: string): void;
+  /**
+   * The same, but within 5 ms and together with other lines; order is kept among all lines of a stream,
+   * and none is lost when the process exits, unless by SIGKILL.
+   */
+  printSoon(stream: "stdout" | "stderr", line: string): void;
+  /** Writes what still waits from `printSoon`: a thread that is terminated has no exit of its own. */
+  flushPrinted(): void;
   /** Calls `listener` each time this process gets the signal; the returned function stops it. */
   onSignal(signal: Signal, listener: () => void): () => void;
   exit(code: number): never;

@@ -90,7 +90,8 @@ class DataThread {
     this.#gate = message.gate;
     this.#inflight = new Int32Array(message.inflight);
     const log = createLog({
-      write: (line) => runtime.print("stderr", line),
+      write: (line, isUrgent) =>
+        isUrgent ? runtime.print("stderr", line) : runtime.printSoon("stderr", line),
       now: () => runtime.clock.now(),
       level: logLevel,
     });
@@ -173,6 +174,7 @@ class DataThread {
   async #close(): Promise<void> {
     await this.#server?.close();
     this.#tell();
+    this.#runtime.flushPrinted();
     this.#post({ kind: "closed" });
   }
 }

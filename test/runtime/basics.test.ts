@@ -70,6 +70,35 @@ test("lines are printed whole and in order, though the reader is slow", async ()
   assert.match(done.stderr, "done\n");
 });
 
+for (const end of ["exit", "throw", "return"]) {
+  test(`lines that may wait keep their order, and none is lost by an end with ${end}`, async () => {
+    const done = await runtime.processes.run({
+      command: "sh",
+      args: ["-c", `"$@"`, "sh", ...argumentsOf("print_soon.ts", "3000", end)],
+      env: ownEnv(),
+      timeoutMs: 60_000,
+      maxOutputBytes: 64 * 1024 * 1024,
+    });
+    const lines = done.stdout.trimEnd().split("\n");
+    assert.equal(lines, Array.from({ length: 3000 }, (_, index) => `line ${index}`));
+    assert.is(done.code, { exit: 7, throw: 1, return: 0 }[end]);
+  });
+}
+
+test("a line that may wait is written without an exit", async () => {
+  let output = "";
+  const child = await runtime.processes.spawn({
+    ...program("print_soon.ts", "10", "stay"),
+    env: ownEnv(),
+    onOutput: (stream, chunk) => {
+      if (stream === "stdout") output += new TextDecoder().decode(chunk);
+    },
+  });
+  await until("the last line", () => output.endsWith("line 9\n"));
+  child.signalGroup("SIGKILL");
+  await child.exited;
+});
+
 test("a reader of the output that leaves does not end the process", async () => {
   const done = await runtime.processes.run({
     command: "sh",

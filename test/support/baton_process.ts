@@ -58,14 +58,16 @@ export async function runVerb(
 ): Promise<Finished> {
   let stdout = "";
   let stderr = "";
+  const print = (stream: "stdout" | "stderr", line: string): void => {
+    if (stream === "stdout") stdout += `${line}\n`;
+    else stderr += `${line}\n`;
+  };
   const code = await runCli({
     ...runtime,
     args,
     env: () => plainEnvironment(env),
-    print: (stream, line) => {
-      if (stream === "stdout") stdout += `${line}\n`;
-      else stderr += `${line}\n`;
-    },
+    print,
+    printSoon: print,
   });
   return { code, stdout, stderr };
 }
