@@ -6,7 +6,10 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { inScratch, until } from "../support/scratch.ts";
+import { sideBySide } from "../support/side_by_side.ts";
 import { devshard, MockOracle, startHost, type VersiondHost } from "../support/versiond_host.ts";
+
+const waiting = sideBySide(4);
 
 const CHECK_MS = 100;
 
@@ -145,111 +148,123 @@ function stream(host: VersiondHost, count: number, ms: number) {
   return { seen, ended };
 }
 
-test("case 270: a build rolls on both hosts under streams and a probe: nothing fails, nothing is cut", async () => {
-  await onTwoHosts(async ({ hosts, oracle, balancer }) => {
-    const probe = new Probe(balancer);
-    const streams = hosts.map((host) => stream(host, 40, 60));
-    await until(() => streams.every(({ seen }) => seen.length >= 2), "both streams");
-    oracle.add("v1", await devshard("v1", "v1-r2", print("postgres")));
-    for (const host of hosts) {
-      await until(async () => {
-        const states = (await host.healthz()).map((one) => `${one.binary_version} ${one.status}`);
-        return states.includes("v1-r1 draining") && states.includes("v1-r2 running");
-      }, "the overlap");
-    }
-    for (const { ended } of streams) {
-      const events = await ended;
-      assert.is(events.at(-1), "data: [DONE]");
-      assert.is(events.length, 41);
-      assert.ok(events.slice(0, -1).every((event) => event.startsWith("data: v1-r1 ")));
-    }
-    for (const host of hosts) {
-      await until(async () => (await host.healthz()).length === 1, "the end of the old build");
-    }
-    const before = probe.answered;
-    await until(() => probe.answered > before + 10, "some more answers");
-    await probe.stop();
-    assert.equal(probe.failures, []);
-    assert.equal([...probe.builds].sort(), ["v1-r1", "v1-r2"]);
-  });
-});
-
-test("case 271: with hybrid storage the two builds never run together, and the probe waits instead of failing", async () => {
-  await onTwoHosts(async ({ hosts, oracle }) => {
-    // Straight to one host: for a moment it is not ready, and a request that comes then is held.
-    const probe = new Probe({ pick: () => hosts[0] });
-    const together: string[] = [];
-    let watching = true;
-    const watch = (async () => {
-      while (watching) {
-        for (const host of hosts) {
-          const alive = (await host.healthz()).filter((one) => one.status !== "stopped");
-          const builds = new Set(alive.map((one) => one.binary_version));
-          if (builds.size > 1) together.push(JSON.stringify(alive));
-        }
-        await new Promise((resolve) => setTimeout(resolve, 10));
-      }
-    })();
-    oracle.add("v1", await devshard("v1", "v1-r2", print("hybrid")));
-    for (const host of hosts) await host.serves("/v1/x", "v1-r2");
-    watching = false;
-    await watch;
-    await probe.stop();
-    assert.equal(together, []);
-    assert.equal(probe.failures, []);
-  }, "hybrid");
-});
-
-test("case 272: a host that is stopped is left alone first, ends its streams, and exits with 0", async () => {
-  await onTwoHosts(
-    async ({ hosts: [a, b], balancer }) => {
+waiting(
+  "case 270: a build rolls on both hosts under streams and a probe: nothing fails, nothing is cut",
+  async () => {
+    await onTwoHosts(async ({ hosts, oracle, balancer }) => {
       const probe = new Probe(balancer);
-      const pinned = stream(a, 60, 100);
-      await until(() => pinned.seen.length >= 2, "the stream");
-      const exit = a.stop();
-      await until(() => !balancer.isUp(a), "the balancer to notice");
-      assert.ok(pinned.seen.length < 60, "it still streams");
-      assert.is((await a.get("/v1/x")).status, 200, "it still serves while it announces");
-      for (let request = 0; request < 5; request += 1) assert.is(balancer.pick(), b);
-      const events = await pinned.ended;
-      assert.is(events.at(-1), "data: [DONE]");
-      assert.is(events.length, 61);
-      assert.is(await exit, 0);
+      const streams = hosts.map((host) => stream(host, 40, 60));
+      await until(() => streams.every(({ seen }) => seen.length >= 2), "both streams");
+      oracle.add("v1", await devshard("v1", "v1-r2", print("postgres")));
+      for (const host of hosts) {
+        await until(async () => {
+          const states = (await host.healthz()).map((one) => `${one.binary_version} ${one.status}`);
+          return states.includes("v1-r1 draining") && states.includes("v1-r2 running");
+        }, "the overlap");
+      }
+      for (const { ended } of streams) {
+        const events = await ended;
+        assert.is(events.at(-1), "data: [DONE]");
+        assert.is(events.length, 41);
+        assert.ok(events.slice(0, -1).every((event) => event.startsWith("data: v1-r1 ")));
+      }
+      for (const host of hosts) {
+        await until(async () => (await host.healthz()).length === 1, "the end of the old build");
+      }
+      const before = probe.answered;
+      await until(() => probe.answered > before + 10, "some more answers");
       await probe.stop();
       assert.equal(probe.failures, []);
-      balancer.remove(a);
-    },
-    "postgres",
-    { VERSIOND_DRAIN_ANNOUNCE: "5s" },
-  );
-});
+      assert.equal([...probe.builds].sort(), ["v1-r1", "v1-r2"]);
+    });
+  },
+);
 
-test("case 273: a host that knows no list and finds no oracle stays out, and joins when it is back", async () => {
-  await onTwoHosts(async ({ hosts: [, b], oracle, balancer, folder }) => {
-    const probe = new Probe(balancer);
-    oracle.failing = true;
-    const fresh = await startHost(`${folder}/c`, oracle);
-    balancer.add(fresh);
-    await oracle.cycles();
-    assert.is((await fresh.get("/readyz")).status, 503);
-    assert.not(balancer.isUp(fresh));
-    assert.ok(balancer.isUp(b), "the others serve on");
-    oracle.failing = false;
-    await until(() => balancer.isUp(fresh), "it to join");
-    await fresh.serves("/v1/x", "v1-r1");
-    // With the list that it kept it needs no oracle the next time.
-    balancer.remove(fresh);
-    await probe.settled();
-    assert.is(await fresh.stop(), 0);
-    oracle.failing = true;
-    const again = await startHost(`${folder}/c`, oracle);
-    balancer.add(again);
-    await until(() => balancer.isUp(again), "it to join without an oracle");
-    await probe.stop();
-    balancer.remove(again);
-    assert.is(await again.stop(), 0);
-    assert.equal(probe.failures, []);
-  });
-});
+waiting(
+  "case 271: with hybrid storage the two builds never run together, and the probe waits instead of failing",
+  async () => {
+    await onTwoHosts(async ({ hosts, oracle }) => {
+      // Straight to one host: for a moment it is not ready, and a request that comes then is held.
+      const probe = new Probe({ pick: () => hosts[0] });
+      const together: string[] = [];
+      let watching = true;
+      const watch = (async () => {
+        while (watching) {
+          for (const host of hosts) {
+            const alive = (await host.healthz()).filter((one) => one.status !== "stopped");
+            const builds = new Set(alive.map((one) => one.binary_version));
+            if (builds.size > 1) together.push(JSON.stringify(alive));
+          }
+          await new Promise((resolve) => setTimeout(resolve, 10));
+        }
+      })();
+      oracle.add("v1", await devshard("v1", "v1-r2", print("hybrid")));
+      for (const host of hosts) await host.serves("/v1/x", "v1-r2");
+      watching = false;
+      await watch;
+      await probe.stop();
+      assert.equal(together, []);
+      assert.equal(probe.failures, []);
+    }, "hybrid");
+  },
+);
+
+waiting(
+  "case 272: a host that is stopped is left alone first, ends its streams, and exits with 0",
+  async () => {
+    await onTwoHosts(
+      async ({ hosts: [a, b], balancer }) => {
+        const probe = new Probe(balancer);
+        const pinned = stream(a, 60, 100);
+        await until(() => pinned.seen.length >= 2, "the stream");
+        const exit = a.stop();
+        await until(() => !balancer.isUp(a), "the balancer to notice");
+        assert.ok(pinned.seen.length < 60, "it still streams");
+        assert.is((await a.get("/v1/x")).status, 200, "it still serves while it announces");
+        for (let request = 0; request < 5; request += 1) assert.is(balancer.pick(), b);
+        const events = await pinned.ended;
+        assert.is(events.at(-1), "data: [DONE]");
+        assert.is(events.length, 61);
+        assert.is(await exit, 0);
+        await probe.stop();
+        assert.equal(probe.failures, []);
+        balancer.remove(a);
+      },
+      "postgres",
+      { VERSIOND_DRAIN_ANNOUNCE: "5s" },
+    );
+  },
+);
+
+waiting(
+  "case 273: a host that knows no list and finds no oracle stays out, and joins when it is back",
+  async () => {
+    await onTwoHosts(async ({ hosts: [, b], oracle, balancer, folder }) => {
+      const probe = new Probe(balancer);
+      oracle.failing = true;
+      const fresh = await startHost(`${folder}/c`, oracle);
+      balancer.add(fresh);
+      await oracle.cycles();
+      assert.is((await fresh.get("/readyz")).status, 503);
+      assert.not(balancer.isUp(fresh));
+      assert.ok(balancer.isUp(b), "the others serve on");
+      oracle.failing = false;
+      await until(() => balancer.isUp(fresh), "it to join");
+      await fresh.serves("/v1/x", "v1-r1");
+      // With the list that it kept it needs no oracle the next time.
+      balancer.remove(fresh);
+      await probe.settled();
+      assert.is(await fresh.stop(), 0);
+      oracle.failing = true;
+      const again = await startHost(`${folder}/c`, oracle);
+      balancer.add(again);
+      await until(() => balancer.isUp(again), "it to join without an oracle");
+      await probe.stop();
+      balancer.remove(again);
+      assert.is(await again.stop(), 0);
+      assert.equal(probe.failures, []);
+    });
+  },
+);
 
 test.run();

@@ -6,9 +6,11 @@ import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { Slots } from "../../src/supervisor/slots.ts";
 import { FileOracle, makeBuild } from "../support/builds.ts";
+import { sideBySide } from "../support/side_by_side.ts";
 import { type ConfigInput, createHarness, pause, until } from "./harness.ts";
+
+const waiting = sideBySide(5);
 
 const PROGRAM = fileURLToPath(new URL("./supervisor_process.ts", import.meta.url));
 type Line = Readonly<Record<string, unknown>>;
@@ -131,60 +133,55 @@ const STEPS: Record<string, (line: Line) => boolean> = {
   "the old child is reaped": (line) => isMove(line, 1, "stopped"),
 };
 
-// Each run takes seconds of waiting for processes: a few go on at once, and each test awaits its own.
-const slots = new Slots(4);
-async function inTurn(work: () => Promise<void>): Promise<Error | undefined> {
-  const giveBack = await slots.take();
-  return await work().then(() => undefined, (error: Error) => error).finally(giveBack);
-}
-const runs = Object.entries(STEPS).map(([step, at]) =>
-  [step, inTurn(() => killDuringSwap({ at }))] as const
-);
-const moments = Array.from({ length: 4 }, () => Math.floor(Math.random() * 600));
-const momentRuns = moments.map((afterMs) => inTurn(() => killDuringSwap({ afterMs })));
-
-for (const [step, run] of runs) {
-  test(`killed when ${step}: the next start puts everything right`, async () => {
-    const error = await run;
-    if (error !== undefined) throw error;
-  });
+for (const [step, at] of Object.entries(STEPS)) {
+  waiting(
+    `killed when ${step}: the next start puts everything right`,
+    () => killDuringSwap({ at }),
+  );
 }
 
-test(`killed ${moments.join(", ")} ms into a swap: the next start puts everything right`, async () => {
-  for (const error of await Promise.all(momentRuns)) if (error !== undefined) throw error;
-});
+for (let index = 0; index < 3; index++) {
+  const afterMs = Math.floor(Math.random() * 600);
+  waiting(
+    `killed ${afterMs} ms into a swap: the next start puts everything right`,
+    () => killDuringSwap({ afterMs }),
+  );
+}
 
-test("killed in a stop/start swap: the next start puts everything right", async () => {
+waiting("killed in a stop/start swap: the next start puts everything right", async () => {
   await killDuringSwap({ at: (line) => isMove(line, 1, "draining") }, { overlap: "never" });
 });
 
-test("an orphan that ignores SIGTERM, with a helper in its group, is ended by SIGKILL", async () => {
-  const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
-  const oracle = new FileOracle(`${folder}/oracle`);
-  await oracle.publish("v1", await makeBuild({ id: "one", ignoreSigterm: true, helper: true }));
-  const config: ConfigInput = { killGraceMs: 200, overlap: "never" };
-  const victim = new Victim(folder, config);
-  await victim.serves("one");
-  const [orphan = 0] = await childrenIn(folder);
-  victim.process.kill("SIGKILL");
-  await victim.exited;
-  const harness = await createHarness({ folder, config });
-  try {
-    // Both would use one data folder: the new one starts only when the old one is gone.
-    await harness.serves("v1", "one");
-    const ended = await harness.event("orphan_ended");
-    assert.is(ended.ended, true);
-    assert.is(ended.group, orphan);
-    const started = await harness.event("generation_moved", (event) => event.to === "starting");
-    assert.ok(ended.id < started.id);
-    assert.match(await harness.metrics.text(), /baton_orphans_total\{service="shard"\} 1/);
-  } finally {
-    await harness.close();
-    await rm(folder, { recursive: true, force: true });
-  }
-});
+waiting(
+  "an orphan that ignores SIGTERM, with a helper in its group, is ended by SIGKILL",
+  async () => {
+    const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
+    const oracle = new FileOracle(`${folder}/oracle`);
+    await oracle.publish("v1", await makeBuild({ id: "one", ignoreSigterm: true, helper: true }));
+    const config: ConfigInput = { killGraceMs: 200, overlap: "never" };
+    const victim = new Victim(folder, config);
+    await victim.serves("one");
+    const [orphan = 0] = await childrenIn(folder);
+    victim.process.kill("SIGKILL");
+    await victim.exited;
+    const harness = await createHarness({ folder, config });
+    try {
+      // Both would use one data folder: the new one starts only when the old one is gone.
+      await harness.serves("v1", "one");
+      const ended = await harness.event("orphan_ended");
+      assert.is(ended.ended, true);
+      assert.is(ended.group, orphan);
+      const started = await harness.event("generation_moved", (event) => event.to === "starting");
+      assert.ok(ended.id < started.id);
+      assert.match(await harness.metrics.text(), /baton_orphans_total\{service="shard"\} 1/);
+    } finally {
+      await harness.close();
+      await rm(folder, { recursive: true, force: true });
+    }
+  },
+);
 
-test("a child that was never recorded is found by the mark in its environment", async () => {
+waiting("a child that was never recorded is found by the mark in its environment", async () => {
   const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
   const oracle = new FileOracle(`${folder}/oracle`);
   await oracle.publish("v1", await makeBuild({ id: "one" }));
@@ -205,7 +202,7 @@ test("a child that was never recorded is found by the mark in its environment", 
   }
 });
 
-test("quarantine and the operators' hand survive the kill", async () => {
+waiting("quarantine and the operators' hand survive the kill", async () => {
   const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
   const oracle = new FileOracle(`${folder}/oracle`);
   await oracle.publish("v1", await makeBuild({ id: "one" }));
@@ -233,7 +230,7 @@ test("quarantine and the operators' hand survive the kill", async () => {
   }
 });
 
-test("a bad build that was listed while nobody ran does not become the only one", async () => {
+waiting("a bad build that was listed while nobody ran does not become the only one", async () => {
   const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
   const oracle = new FileOracle(`${folder}/oracle`);
   await oracle.publish("v1", await makeBuild({ id: "one" }));
@@ -252,7 +249,7 @@ test("a bad build that was listed while nobody ran does not become the only one"
   }
 });
 
-test("torn and missing state files do not stop the start", async () => {
+waiting("torn and missing state files do not stop the start", async () => {
   const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
   const oracle = new FileOracle(`${folder}/oracle`);
   await oracle.publish("v1", await makeBuild({ id: "one" }));
@@ -273,7 +270,7 @@ test("torn and missing state files do not stop the start", async () => {
   }
 });
 
-test("two supervisors do not share a state folder", async () => {
+waiting("two supervisors do not share a state folder", async () => {
   const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
   await new FileOracle(`${folder}/oracle`).write();
   const victim = new Victim(folder, {});
