@@ -9,8 +9,8 @@ import type { IndexModule } from "./wasm/load.ts";
 
 /** Rows loaded at a time (about 2 ms), 39 bytes each in the staging memory. */
 export const LOAD_BATCH = 8192;
-/** Rows copied at a time (about 0.5 ms), 22 bytes each in the staging memory. */
-export const COPY_BATCH = 8192;
+/** Rows copied at a time (about 0.1 ms), 22 bytes each in the staging memory. */
+export const COPY_BATCH = 2048;
 
 /**
  * A copy of what a slot holds, made a piece at a time. The slot must not change before it is done;

@@ -222,7 +222,7 @@ export class PrefixIndex {
   }
 
   /**
-   * `snapshot` in slices of half a millisecond, with `pause` awaited between them. What it gives is
+   * `snapshot` in slices well under a millisecond, with `pause` awaited between them. What it gives is
    * what the lane held at the start; undefined if anything changed the lane's blocks meanwhile.
    */
   async snapshotInSlices(

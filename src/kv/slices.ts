@@ -30,7 +30,7 @@ export class Slices {
 
   constructor(options: SlicesOptions) {
     this.#clock = options.clock;
-    this.#budgetMs = options.budgetMs ?? 4;
+    this.#budgetMs = options.budgetMs ?? 3;
   }
 
   /** Has `work` stepped until it says that nothing is left. Submitting it twice is the same as once. */
