@@ -2,9 +2,12 @@
  * The prefix index: blocks applied from decoded events, look-ups, memory, pauses while it grows, and
  * look-ups among events; with two `Map`s of bigint keys as the yardstick.
  *
- * Each measurement is a process of its own, pinned to one core. `--full` adds 10 M blocks at 8 and
- * 1,000 workers and events of one block (the growth curve of docs/performance.md). `--dynamo` builds
- * the peer in scripts/bench-peers/dynamo-index (minutes; needs cargo), which does the same work with
+ * Each measurement is a process of its own, pinned to one core, in processor time. 1 M blocks are
+ * grown five times, 10 M three times: the rate is the median of all but the last two, and the first
+ * one for itself, which has the compilation in it; the longest pause is that of the event that was
+ * longest in both of the last two growths. `--full` adds
+ * 10 M blocks at 8 and 1,000 workers and events of one block (the growth curve of
+ * docs/performance.md). `--dynamo` builds the peer in scripts/bench-peers/dynamo-index (minutes; needs cargo), which does the same work with
  * Dynamo's single-threaded radix tree; once built it runs each time.
  */
 
@@ -17,6 +20,7 @@ import type { RuntimeName } from "../lib/bench.ts";
 interface Measured {
   readonly blocks: number;
   readonly applied_per_s: number;
+  readonly first_applied_per_s: number;
   readonly longest_ms: number;
   readonly looked_up_per_s: number;
   readonly churned_per_s: number;
@@ -66,6 +70,7 @@ export function run(context: BenchContext): Promise<BenchResult> {
       if (limit !== undefined) limits[`${runtime}_${name}`] = limit;
     };
     put("applied_blocks_per_s", main.applied_per_s, [">=", 2 * M]);
+    put("first_applied_blocks_per_s", main.first_applied_per_s, [">=", 2 * M]);
     put("applied_blocks_per_s_10m", large.applied_per_s);
     put("churned_blocks_per_s", main.churned_per_s, [">=", 2 * M]);
     put("looked_up_blocks_per_s", main.looked_up_per_s, [">=", 10 * M]);

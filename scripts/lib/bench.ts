@@ -70,6 +70,15 @@ function onPath(program: string): boolean {
   return folders.some((folder) => folder !== "" && existsSync(join(folder, program)));
 }
 
+/**
+ * Processor time of this process so far, all threads together, in milliseconds. On a core of its own
+ * it goes as the clock does; on a shared one it leaves out what others took.
+ */
+export function cpuMs(): number {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1000;
+}
+
 /** The middle value (the mean of the two middle ones for an even count). */
 export function median(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b);
