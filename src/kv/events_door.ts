@@ -34,6 +34,14 @@ const MAX_BATCH_BYTES = 16 * 1024 * 1024;
 const SLOW_DOWN_BYTES = 4 * 1024 * 1024;
 const SLOW_DOWN_POLL_MS = 5;
 
+/** Partitions and lanes in all above which lines open no further ones: each takes memory for good. */
+export interface DoorLimits {
+  readonly partitions: number;
+  readonly lanes: number;
+}
+
+const LIMITS: DoorLimits = { partitions: 256, lanes: 16_384 };
+
 interface Batch {
   readonly lane: Lane;
   readonly seq: bigint | undefined;
@@ -46,9 +54,13 @@ interface Batch {
 export class EventsDoor {
   readonly #store: KvStore;
   readonly #clock: Clock;
+  readonly #limits: DoorLimits;
   #lastLane: Lane | undefined;
 
-  constructor(options: { readonly store: KvStore; readonly clock: Clock }) {
+  constructor(
+    options: { readonly store: KvStore; readonly clock: Clock; readonly limits?: DoorLimits },
+  ) {
+    this.#limits = options.limits ?? LIMITS;
     this.#store = options.store;
     this.#clock = options.clock;
   }
@@ -104,6 +116,14 @@ export class EventsDoor {
     if (this.#store.wasClosed(line.key)) throw new LineRefused("the worker was removed");
     const blockSize = line.blockSize ?? this.#store.blockSize(line.key);
     if (blockSize === 0) throw new LineRefused("block_size is missing");
+    const isNewPartition = this.#store.blockSize(line.key) === 0;
+    const { partitions, lanes } = this.#limits;
+    if (isNewPartition && this.#store.partitions().length >= partitions) {
+      throw new LineRefused(`there are ${partitions} models and groups already`);
+    }
+    if (this.#store.lanes().length >= lanes) {
+      throw new LineRefused(`there are ${lanes} workers and ranks already`);
+    }
     const lane = await this.#store.open(line.key, { blockSize });
     return lane;
   }

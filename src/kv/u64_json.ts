@@ -27,7 +27,8 @@ const parseWithSource = JSON.parse as (text: string, reviver: SourceReviver) => 
 /** Wraps text that goes into the output as it is (ES2026). */
 const raw = (JSON as unknown as { rawJSON(text: string): unknown }).rawJSON;
 
-const LONG_DIGITS = /[0-9]{16}/;
+/** Where a long integer may begin: not right after a quotation mark, so hashes as text cost nothing. */
+const LONG_DIGITS = /(?:^|[[,:\s-])[0-9]{16}/;
 const INTEGER = /^-?[0-9]{16,}$/;
 
 /** Parses JSON. Throws `SyntaxError`. */

@@ -125,6 +125,24 @@ test("a block size that no index can have costs its line and not the body", asyn
   assert.is(depth(10, 11), 1);
 });
 
+test("lines cannot open models and workers without end", async () => {
+  door = new EventsDoor({ store, clock, limits: { partitions: 2, lanes: 3 } });
+  const one = (model: string, worker: string) => line({ model_name: model, backend_id: worker });
+  const answer = await post(
+    one("m", "1"),
+    one("n", "1"),
+    one("o", "1"),
+    one("m", "2"),
+    one("m", "3"),
+    one("m", "2"),
+  );
+  assert.equal(answer.refused, [
+    { line: 3, reason: "there are 2 models and groups already" },
+    { line: 5, reason: "there are 3 workers and ranks already" },
+  ]);
+  assert.is(answer.accepted, 4);
+});
+
 test("removals and clears", () => {
   assert.equal(read(line({ event_type: "removed", medium: "DISK" })).event, {
     kind: "removed",
