@@ -205,7 +205,7 @@ async function measure(
 
 /** What clients had to wait for, less what was due, and how much of it was for a core. */
 class Waits {
-  readonly cores = new CoreWaits();
+  readonly cores = new CoreWaits({ countsOwn: true });
   readonly #long: { readonly from: number; readonly to: number; readonly dueMs: number }[] = [];
   measuring = false;
   longestMs = 0;

@@ -25,7 +25,11 @@ export class CoreWaits {
   readonly #timer: ReturnType<typeof setInterval>;
   #last = performance.now();
 
-  constructor() {
+  readonly #countsOwn: boolean;
+
+  /** `countsOwn`: whether this process being late counts as a wait, too. */
+  constructor({ countsOwn }: { countsOwn: boolean }) {
+    this.#countsOwn = countsOwn;
     this.#timer = setInterval(() => this.#note(), EVERY_MS);
   }
 
@@ -41,13 +45,24 @@ export class CoreWaits {
    */
   within(from: number, to: number): number {
     let sum = 0;
-    for (let at = this.#slots.length - 1; at >= 0; at -= 1) {
+    for (let at = this.#firstAfter(from);; at += 1) {
       const slot = this.#slots[at];
-      if (slot === undefined || slot.to <= from) break;
+      if (slot === undefined || slot.from >= to) break;
       const overlapMs = Math.min(to, slot.to) - Math.max(from, slot.from);
       if (overlapMs > 0) sum += Math.min(overlapMs, slot.waitedMs);
     }
     return sum;
+  }
+
+  /** The first slot that ends after an instant. */
+  #firstAfter(instant: number): number {
+    let low = 0;
+    for (let high = this.#slots.length; low < high;) {
+      const middle = (low + high) >> 1;
+      if ((this.#slots[middle]?.to ?? Infinity) <= instant) low = middle + 1;
+      else high = middle;
+    }
+    return low;
   }
 
   stop(): void {
@@ -56,7 +71,7 @@ export class CoreWaits {
 
   #note(): void {
     const now = performance.now();
-    const lateMs = Math.max(0, now - this.#last - EVERY_MS);
+    const lateMs = this.#countsOwn ? Math.max(0, now - this.#last - EVERY_MS) : 0;
     const always = growth(this.#always).reduce((sum, ms) => sum + ms, 0);
     const either = Math.max(0, ...growth(this.#either));
     this.#slots.push({ from: this.#last, to: now, waitedMs: lateMs + always + either });

@@ -3,13 +3,17 @@
  *
  * `streams_load.ts serve <events per second>`: answers every request with an event stream; each
  * event carries the instant at which it was written. Prints its port.
- * `streams_load.ts ask <port> <streams> <seconds>`: opens streams and prints, as JSON, the delays of
- * the events that came in the last `seconds`, in microseconds, as percentiles.
+ * `streams_load.ts ask <port> <streams> <seconds> <upstream port> <proxy pid>`: opens streams at the
+ * proxy and a tenth as many at the upstream, and prints, as JSON, the delays of the events that came
+ * in the last `seconds`, in microseconds, as percentiles: through the proxy, the same without the
+ * time in which the proxy was ready to run and had no core (core_waits.ts), and directly. The latter
+ * are subject to all that this process and the upstream are late by themselves.
  */
 
 import { connect, createServer, type Socket } from "node:net";
 import process from "node:process";
 import { percentile } from "./bench.ts";
+import { CoreWaits } from "./core_waits.ts";
 
 const HEAD =
   "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -51,21 +55,43 @@ function serve(eventsPerSecond: number): void {
   }, 1);
 }
 
-async function ask(port: number, streams: number, seconds: number): Promise<void> {
+async function ask(
+  port: number,
+  streams: number,
+  seconds: number,
+  upstreamPort: number,
+  proxyPid: number,
+): Promise<void> {
+  const cores = new CoreWaits({ countsOwn: false });
+  cores.watch(proxyPid, "always");
   const delays: number[] = [];
+  const arrivedMs: number[] = [];
+  const directDelays: number[] = [];
   let measuring = false;
   let closed = 0;
   const sockets: Socket[] = [];
-  for (let index = 0; index < streams; index++) {
-    const socket = connect({ port, host: "127.0.0.1", noDelay: true });
+  const all = Math.round(streams * 1.1);
+  for (let index = 0; index < all; index++) {
+    const isDirect = index % 11 === 10;
+    const socket = connect({
+      port: isDirect ? upstreamPort : port,
+      host: "127.0.0.1",
+      noDelay: true,
+    });
     sockets.push(socket);
     socket.on("error", () => {});
     socket.on("close", () => closed++);
     socket.on("data", (chunk) => {
       if (!measuring) return;
       const now = nowUs();
+      const nowMs = performance.now();
       for (const match of chunk.toString("latin1").matchAll(/data: (\d+)/g)) {
-        delays.push(now - Number(match[1]));
+        const delayUs = now - Number(match[1]);
+        if (isDirect) directDelays.push(delayUs);
+        else {
+          delays.push(delayUs);
+          arrivedMs.push(nowMs);
+        }
       }
     });
     socket.write("GET /events HTTP/1.1\r\nHost: bench\r\n\r\n");
@@ -73,14 +99,25 @@ async function ask(port: number, streams: number, seconds: number): Promise<void
   }
   await new Promise((resolve) => setTimeout(resolve, 1000));
   measuring = true;
+  const since = performance.now();
   await new Promise((resolve) => setTimeout(resolve, seconds * 1000));
   measuring = false;
+  const untilMs = performance.now();
+  cores.stop();
+  const own = delays.map((delayUs, index) => {
+    const atMs = arrivedMs[index] ?? 0;
+    return delayUs - 1000 * cores.within(atMs - delayUs / 1000, atMs);
+  });
   console.log(JSON.stringify({
     events: delays.length,
     closed,
+    waited_share: cores.within(since, untilMs) / (untilMs - since),
     p50_us: percentile(delays, 0.5),
     p99_us: percentile(delays, 0.99),
-    max_us: percentile(delays, 1),
+    own_p50_us: percentile(own, 0.5),
+    own_p99_us: percentile(own, 0.99),
+    direct_p50_us: percentile(directDelays, 0.5),
+    direct_p99_us: percentile(directDelays, 0.99),
   }));
   // The streams stay open until the bench has read the memory of the proxy.
   process.stdout.write("measured\n");
@@ -90,6 +127,6 @@ async function ask(port: number, streams: number, seconds: number): Promise<void
 }
 
 const [verb, ...numbers] = process.argv.slice(2);
-const [first = 0, second = 0, third = 0] = numbers.map(Number);
+const [first = 0, second = 0, third = 0, fourth = 0, fifth = 0] = numbers.map(Number);
 if (verb === "serve") serve(first);
-else await ask(first, second, third);
+else await ask(first, second, third, fourth, fifth);
