@@ -36,14 +36,8 @@ import { Quarantine } from "./quarantine.ts";
 import { type EventSink, Reports } from "./reports.ts";
 import { Slots } from "./slots.ts";
 import { stopGraceMs } from "./stop_grace.ts";
-import {
-  type Conditions,
-  conditionsOf,
-  healthEntries,
-  type HealthEntry,
-  type VersionStatus,
-  versionStatus,
-} from "./version_status.ts";
+import { ServiceStatus } from "./service_status.ts";
+import type { Conditions, HealthEntry, VersionStatus } from "./version_status.ts";
 import { VersionsService } from "./versions_service.ts";
 import type { VersionWorker } from "./version_worker.ts";
 import { Wanted } from "./wanted.ts";
@@ -130,10 +124,10 @@ export class Supervisor implements Service {
   readonly #workers = new Map<string, VersionWorker>();
   readonly #wanted: Wanted;
   readonly #wayDown: WayDown;
+  readonly #status: ServiceStatus;
   readonly #orphans: Orphans;
   readonly #targetListeners = new Set<() => void>();
   readonly #background = new Set<Promise<unknown>>();
-  #converged = false;
   #collecting: Promise<unknown> | undefined;
 
   constructor(options: SupervisorOptions, parts: Parts) {
@@ -200,7 +194,8 @@ export class Supervisor implements Service {
     });
     this.#wanted = new Wanted(this.#context, this.#workers);
     this.#wayDown = new WayDown(this.#context, this.#workers, parts.oracle);
-    parts.reports.collect(() => this.#gauges());
+    this.#status = new ServiceStatus(this.#context, this.#workers, this.#wanted);
+    parts.reports.collect(() => this.#status.gauges());
   }
 
   // --------------------------------------------------------------------------- the way up
@@ -307,35 +302,16 @@ export class Supervisor implements Service {
   }
 
   healthz(): readonly (HealthEntry & { readonly [field: string]: unknown })[] {
-    return healthEntries(this.#context.generations).map((entry) => ({ ...entry }));
+    return this.#status.healthz();
   }
 
   /** Every version, and every one that is gone but still has a generation. */
   list(): VersionStatus[] {
-    this.#wanted.forgetIdle();
-    return [...this.#workers.values()].map((worker) => this.#statusOf(worker));
-  }
-
-  #statusOf(worker: VersionWorker): VersionStatus {
-    return versionStatus(worker, {
-      generations: this.#context.generations.of(worker.name),
-      quarantined: this.#context.quarantine.list(worker.name),
-      operator: this.#context.memory.of(worker.name),
-      nowMs: this.#nowMs(),
-      staleMs: this.#options.config.monitorStaleMs,
-    });
+    return this.#status.list();
   }
 
   conditions(): Conditions {
-    const conditions = conditionsOf(this.#workers.values(), this.#context.generations, {
-      nowMs: this.#nowMs(),
-      staleMs: this.#options.config.monitorStaleMs,
-      error: this.#wanted.error,
-      converged: this.#converged,
-      heard: this.#wanted.heard,
-    });
-    this.#converged = conditions.converged;
-    return conditions;
+    return this.#status.conditions();
   }
 
   /** All generations, for the drain status: with leases, phase, deadline and what was cut. */
@@ -359,28 +335,6 @@ export class Supervisor implements Service {
       // A pause changes where requests go without any target having changed.
       this.#tellTargets();
     }
-  }
-
-  #gauges() {
-    const quarantined = new Map<string, number>();
-    for (const entry of this.#context.quarantine.list()) {
-      quarantined.set(entry.name, (quarantined.get(entry.name) ?? 0) + 1);
-    }
-    return {
-      generations: [...this.#context.generations].map((one) => ({
-        version: one.version,
-        number: one.number,
-        phase: one.phase,
-        role: one.role,
-        leases: {
-          request: one.countLeases("request"),
-          stream: one.countLeases("stream"),
-          tunnel: one.countLeases("tunnel"),
-        },
-      })),
-      quarantined,
-      held: this.#context.holds.count,
-    };
   }
 
   #nowMs(): number {
