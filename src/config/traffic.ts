@@ -113,7 +113,13 @@ export const trafficSchema = v.strictObject({
     ),
     [],
   ),
-  accessLog: v.optional(flag("One log line (event `request`) for each exchange."), true),
+  accessLog: v.optional(
+    flag(
+      "One log line (event `request`) for each exchange, in order, written within 5 ms together with " +
+        "its neighbours; only SIGKILL loses what waits.",
+    ),
+    true,
+  ),
   generationHeader: v.optional(
     flag("Adds `x-baton-generation: <version>#<generation>` to the answers of targets."),
     false,
