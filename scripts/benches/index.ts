@@ -3,9 +3,9 @@
  * look-ups among events; with two `Map`s of bigint keys as the yardstick.
  *
  * Each measurement is a process of its own, pinned to one core, in processor time. 1 M blocks are
- * grown five times, 10 M three times: the rate is the median of all but the last two, and the first
- * one for itself, which has the compilation in it; the longest pause is that of the event that was
- * longest in both of the last two growths. `--full` adds
+ * grown four times, 10 M twice. The first growth, in a fresh process, gives the longest pause (the
+ * worst single event) and the rate with the compilation in it; the rate is the median of the others.
+ * `--full` adds
  * 10 M blocks at 8 and 1,000 workers and events of one block (the growth curve of
  * docs/performance.md). `--dynamo` builds the peer in scripts/bench-peers/dynamo-index (minutes; needs cargo), which does the same work with
  * Dynamo's single-threaded radix tree; once built it runs each time.

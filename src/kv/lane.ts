@@ -8,7 +8,7 @@
  *
  * While it is held (a replica that recovers), a lane keeps batches back until a peer's cut is put in.
  *
- * Longer than most files because all that can happen to a lane is decided here, in one place; what it
+ * Longer than others because all that can happen to a lane is decided here, in one place; what it
  * decides with is in lane_order.ts, hole_filler.ts and lane_content.ts.
  */
 
