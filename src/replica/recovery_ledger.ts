@@ -151,7 +151,9 @@ export class RecoveryLedger {
     const { log, metrics, events } = this.#options;
     metrics.attempt(report);
     events.emit("recovery_attempt", { ...report });
-    log[report.outcome === "complete" ? "info" : "warn"]("recovery_attempt", { ...report });
+    // A list may well name ourselves.
+    const isGood = report.outcome === "complete" || report.outcome === "self";
+    log[isGood ? "info" : "warn"]("recovery_attempt", { ...report });
     this.become("waiting", `after ${outcome.kind} from ${running.peer}`);
   }
 

@@ -510,6 +510,8 @@ test("we are never our own source, also when a list names us", async () => {
   loop.start();
   assert.is(await loop.run(), "empty_bootstrap");
   assert.is(loop.asked.length, 1);
+  const [attempt] = loop.log.filter(({ event }) => event === "recovery_attempt");
+  assert.is(attempt?.level, "info", "nothing to warn of");
 });
 
 test("a peer that drips is given up within the idle timeout, and the next one is asked", async () => {
