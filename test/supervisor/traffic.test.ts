@@ -88,7 +88,7 @@ function rawRequest(h: Harness, target: string): Promise<string> {
 /** An upgraded connection through the proxy. */
 async function openTunnel(
   h: Harness,
-): Promise<{ echo(text: string): Promise<void>; closed(): boolean }> {
+): Promise<{ echo(text: string): Promise<void>; text(): string; closed(): boolean }> {
   const socket = connect(Number(new URL(h.origin).port), "127.0.0.1");
   let text = "";
   let closed = false;
@@ -103,15 +103,16 @@ async function openTunnel(
   await until(() => text.includes("101"), { what: "the upgrade", show: () => text });
   return {
     echo: async (word) => {
-      socket.write(word);
+      socket.write(word, "latin1");
       await until(() => text.includes(word), { what: "the echo" });
     },
+    text: () => text,
     closed: () => closed,
   };
 }
 
 test(
-  "a tunnel stays on its generation through a swap, and is closed at its own deadline",
+  "a tunnel stays on its generation through a swap, is told with Close 1001 and closed at its own deadline",
   withHarness({ config: { drainTunnelMs: 2_000, drainTimeoutMs: 60_000 } }, async (h) => {
     await h.publish("v1", { id: "one" });
     await h.serves("v1", "one");
@@ -119,7 +120,8 @@ test(
     await until(() => h.supervisor.generations()[0]?.countLeases("tunnel") === 1);
     await h.publish("v1", { id: "two" });
     await h.serves("v1", "two");
-    await tunnel.echo("still here");
+    await tunnel.echo("\x81\x8a\0\0\0\0still here");
+    await until(() => tunnel.text().endsWith("\x88\x02\x03\xe9"), { what: "Close 1001" });
     await until(() => tunnel.closed());
     const report = await h.event("drain_report");
     assert.is(report.cut, 1);
