@@ -197,6 +197,10 @@ async function measure(
       streams: last.streams,
       tunnels: open.opened,
     };
+  } catch (error) {
+    const lines = fleet.log("baton").split("\n").filter((line) => !line.includes('"request"'));
+    for (const line of lines.slice(-40)) context.say(line.slice(0, 400));
+    throw error;
   } finally {
     for (const one of close) one();
     await fleet.close();
