@@ -141,6 +141,7 @@ class World {
         spawn: (options: { command: string; args: readonly string[] }) =>
           Promise.resolve(this.#spawn(options.command, options.args)),
         startTime: () => Promise.resolve("1"),
+        portHolders: () => Promise.resolve([]),
       },
       http: { fetch: (url: string, init?: RequestInit) => this.#answer(new URL(url), init) },
       net: { connect: missing },

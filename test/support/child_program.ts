@@ -7,7 +7,7 @@
  * its data folder, where a test can count.
  */
 
-import { appendFileSync } from "node:fs";
+import { appendFileSync, existsSync } from "node:fs";
 import http from "node:http";
 import process from "node:process";
 
@@ -145,6 +145,16 @@ function main(): void {
       case "/slow":
         setTimeout(() => response.end(build), ms);
         return;
+      case "/gate": {
+        // Answered once a test has put a file of that name into the data folder.
+        const timer = setInterval(() => {
+          if (!existsSync(`${dataDir}/gate`)) return;
+          clearInterval(timer);
+          response.end(build);
+        }, 20);
+        response.once("close", () => clearInterval(timer));
+        return;
+      }
       case "/events": {
         response.writeHead(200, { "content-type": "text/event-stream" });
         const total = Number(url.searchParams.get("count") ?? 3);
