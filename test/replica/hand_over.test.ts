@@ -29,6 +29,12 @@ function lane(replica: TestReplica, key = KEY): Lane {
   return found;
 }
 
+/** Waits until all that was received is in the index: it goes there in slices. */
+async function applied(...replicas: TestReplica[]): Promise<void> {
+  const lanes = replicas.flatMap(({ store }) => store.lanes());
+  await until(() => lanes.every((one) => one.waiting.bytes === 0), "all events applied");
+}
+
 async function close(...replicas: TestReplica[]): Promise<void> {
   for (const replica of replicas) await replica.close();
 }
@@ -40,9 +46,11 @@ test("kv 42: a joiner takes over every lane of its peer, cursor and all", async 
     store(lane(source, key), 1, BigInt(at + 1), 100, 30);
     store(lane(source, key), 2, BigInt(at + 7), 0, 5);
   }
+  await applied(source);
   const joiner = await testReplica({ lanes: KEYS, peers: [source.url] });
   joiner.recovery.start();
   assert.is(await joiner.recovery.done, "recovered");
+  await applied(joiner);
   for (const key of KEYS) {
     assert.equal(contentOf(lane(joiner, key)), contentOf(lane(source, key)));
     assert.is(lane(joiner, key).cursor, 2n);
@@ -122,6 +130,7 @@ test("kv 46, 47: what is held back meets the snapshot's cursor, older is dropped
   for (const key of KEYS) {
     for (let seq = 0n; seq <= 50n; seq += 1n) lane(source, key).receive(batch(seq));
   }
+  await applied(source);
   const joiner = await testReplica({ lanes: KEYS, peers: [source.url] });
   const [old, hole, silent] = KEYS as [typeof KEY, typeof KEY, typeof KEY];
   const asked: bigint[] = [];
@@ -144,6 +153,7 @@ test("kv 46, 47: what is held back meets the snapshot's cursor, older is dropped
   for (let seq = 51n; seq <= 51n; seq += 1n) lane(source, old).receive(batch(seq));
   for (let seq = 51n; seq <= 60n; seq += 1n) lane(source, hole).receive(batch(seq));
   for (let seq = 51n; seq <= 59n; seq += 1n) lane(source, silent).receive(batch(seq));
+  await applied(source, joiner);
   assert.is(lane(joiner, old).cursor, 51n);
   assert.is(lane(joiner, hole).cursor, 60n);
   assert.ok(asked.every((from) => from >= 50n), "the ring is asked for the hole only");
