@@ -568,6 +568,23 @@ test("a peer that sends for ever without restoring a lane has had its turn after
   assert.ok(ms >= 10_000 && ms < 12_000, `${ms}`);
 });
 
+test("the log says how far it is as long as it lasts", async () => {
+  const loop = new Loop({ config: { idleTimeoutMs: 60_000 } });
+  loop.members("a");
+  const held = gate(dumpOf([CUT]));
+  loop.answer("a", held.answer);
+  loop.start();
+  await loop.pass(11_000);
+  const told = loop.log.filter(({ event }) => event === "recovery_progress");
+  assert.is(told.length, 2);
+  assert.is(told[0]?.state, "fetching");
+  assert.is((told[0]?.lanes as Record<string, number>).pending, 1);
+  held.open();
+  assert.is(await loop.run(), "recovered");
+  await loop.pass(60_000);
+  assert.is(loop.log.filter(({ event }) => event === "recovery_progress").length, 2);
+});
+
 test("load hints come along once, from the first whole dump", async () => {
   const taken: (readonly unknown[])[] = [];
   const loop = new Loop({ importLoad: (records) => taken.push(records) });
