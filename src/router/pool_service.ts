@@ -130,6 +130,10 @@ export class PoolService implements Service {
       if (!outcome.retriable || attempt >= tries) throw upstreamFailure(reason, "the worker");
       metrics.retried(reason);
       tried.add(claim.worker.id);
+      if (choice.usable(tried).length > 0) continue;
+      // All of them refused: a restart may have come between, so the same are asked once more.
+      await new Promise<void>((resolve) => void clock.after(REFUSED_PAUSE_MS * attempt, resolve));
+      tried.clear();
     }
   }
 

@@ -66,7 +66,14 @@ class Model {
       : [["v", this.share(current).id] as const];
     const targets = [...this.shared.values()].filter(({ target }) => !target.retired)
       .map((shared) => shared.forThread(thread));
-    const service = { name: "s", mounts: ["/"], byVersion: true, timeouts: undefined, direct };
+    const service = {
+      name: "s",
+      mounts: ["/"],
+      byVersion: true,
+      startHoldMs: 0,
+      timeouts: undefined,
+      direct,
+    };
     thread.post({
       kind: "table",
       table: { number: this.#lastTable, services: [service], targets },
