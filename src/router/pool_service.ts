@@ -127,7 +127,10 @@ export class PoolService implements Service {
       const outcome = await this.#forwardTo(exchange, forward, claim, body);
       if (outcome.result !== "upstream_failed" || outcome.status !== 0) return;
       const reason = outcome.reason ?? "upstream_reset";
-      if (!outcome.retriable || attempt >= tries) throw upstreamFailure(reason, "the worker");
+      if (!outcome.retriable) throw upstreamFailure(reason, "the worker");
+      if (attempt >= tries) {
+        throw new BatonError("no_worker", "no worker takes connections", { retryAfterS: 1 });
+      }
       metrics.retried(reason);
       tried.add(claim.worker.id);
       if (choice.usable(tried).length > 0) continue;
