@@ -95,8 +95,9 @@ async function roll(port: number, held: http.ServerResponse[]): Promise<void> {
         async () => (await generations()).every((one) => one.buildId === "two"),
         "the end of the first",
       );
-      const ended = outer.log.find((line) => line.event === "drain_report");
-      assert.is(ended?.cut, 0);
+      const report = () => outer.log.find((line) => line.event === "drain_report");
+      await until(() => report() !== undefined, "the report of the drain");
+      assert.is(report()?.cut, 0);
     } catch (error) {
       const lines = outer.log.filter((line) => line.event !== "request").slice(-30);
       console.error(lines.map((line) => JSON.stringify(line)).join("\n"));
