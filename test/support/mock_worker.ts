@@ -98,7 +98,7 @@ export async function startMockWorker(options: MockWorkerOptions): Promise<MockW
     const now = performance.now();
     prefillFreeAt = Math.max(now, prefillFreeAt) +
       (tokens.length - cached) / prefillTokensPerS * 1000;
-    await pause(prefillFreeAt - now);
+    await pause(prefillFreeAt - now, response);
 
     const count = body.max_tokens ?? body.max_completion_tokens ?? 16;
     const usage = {
@@ -109,7 +109,7 @@ export async function startMockWorker(options: MockWorkerOptions): Promise<MockW
     };
     const shape = answerShape(options.model, requestId, chat);
     if (body.stream !== true) {
-      await pause(count * decodeMsPerToken);
+      await pause(count * decodeMsPerToken, response);
       const text = Array.from({ length: count }, (_, n) => `t${n} `).join("");
       return json(response, 200, { ...shape.whole(text), usage });
     }
@@ -121,7 +121,7 @@ export async function startMockWorker(options: MockWorkerOptions): Promise<MockW
           response.once("close", resolve);
         });
       }
-      await pause(decodeMsPerToken);
+      await pause(decodeMsPerToken, response);
     }
     if (gone) return;
     if (body.stream_options?.include_usage === true) {
@@ -213,6 +213,16 @@ async function readAll(request: IncomingMessage): Promise<string> {
   return Buffer.concat(chunks).toString();
 }
 
-function pause(ms: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, Math.max(0, ms)));
+/** Waits, but no longer than somebody waits for the answer. */
+function pause(ms: number, response: ServerResponse): Promise<void> {
+  return new Promise((resolve) => {
+    if (response.closed) return resolve();
+    const end = () => {
+      clearTimeout(timer);
+      response.off("close", end);
+      resolve();
+    };
+    const timer = setTimeout(end, Math.max(0, ms));
+    response.on("close", end);
+  });
 }
