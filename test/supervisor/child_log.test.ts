@@ -270,10 +270,14 @@ test("a child that floods its output is never blocked: it ends, and what was dro
     assert.ok(taken > 100_000_000);
     assert.ok(most - before < 300 * 2 ** 20, `${(most - before) / 2 ** 20} MiB`);
     const lines = await texts(childLogPath(folder, "v2"));
-    const dropped = Number(/baton: (\d+) bytes of output/.exec(lines.at(-1) ?? "")?.[1]);
+    // One gap is usual; a slow disk may make several, and each is told.
+    const gaps = lines.map((line) => /baton: (\d+) bytes of output/.exec(line)?.[1]);
+    const dropped = gaps.reduce((sum, bytes) => sum + Number(bytes ?? 0), 0);
     assert.ok(dropped > 97_000_000 && dropped < taken, `${dropped} bytes`);
-    for (const line of lines.slice(0, -1)) assert.match(line, /^[0-9a-f]{1,16}$/);
-    assert.is(lines.filter((line) => line.length < 16).length <= 1, true, "but the one at the gap");
+    const whole = lines.filter((_, at) => gaps[at] === undefined);
+    for (const line of whole) assert.match(line, /^[0-9a-f]{1,16}$/);
+    const count = lines.length - whole.length;
+    assert.ok(whole.filter((line) => line.length < 16).length <= count, "but those at the gaps");
   });
 });
 
