@@ -514,6 +514,16 @@ test("a removal in a tier that does not hold the block is unknown", async () => 
   assert.equal(f.query([1]), { 0: 1 });
 });
 
+test("kv 182: one unknown hash does not stop the rest of a removal in a slower tier", async () => {
+  const f = await Fixture.create();
+  f.store(0, [1]);
+  f.store(0, [1, 2, 3], 1, "disk");
+  const result = f.remove(0, [[1, 2, 3], [9, 9], [1, 2]], "disk");
+  assert.is(result.applied, 2);
+  assert.is(result.unknownBlocks, 1);
+  assert.equal(f.tiers(0, [1, 2, 3]), [1, 1, 1, 1]);
+});
+
 test("clearing empties every tier", async () => {
   const f = await Fixture.create();
   f.store(0, [1, 2]);
