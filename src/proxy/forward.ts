@@ -4,6 +4,9 @@
  * Bytes go through as they come: one write for what arrived in one read, no promise and no object a
  * chunk, each side paused while the other cannot take more. The lease is released once, before the
  * promise of `Forward` resolves, on every path.
+ *
+ * Over 400 lines because it is one state machine over two connections: what either side may do at any
+ * moment is read in one place.
  */
 
 import { BatonError } from "../errors.ts";

@@ -3,6 +3,8 @@
  *
  * Mounted services are asked first-hand; everything else goes to a fetch-shaped app (the Hono app of
  * src/http). Why the mounts do not go through Hono as well: docs/performance.md has the figure.
+ *
+ * Over 400 lines with the options of everything that a listener can do, each with its meaning.
  */
 
 import { BatonError } from "../errors.ts";

@@ -4,6 +4,8 @@
  * `node.ts` and `deno.ts` each build one; `main.ts` picks one and hands it down. No file outside
  * this folder names `Deno`, imports `node:*` or a package that does, so that a test can hand in
  * another record (a virtual clock, a failing disk) and everything above runs unchanged.
+ *
+ * One file of about 400 lines, so that all that the machine is asked for is seen together.
  */
 
 import type { Http2 } from "./http2_contract.ts";

@@ -2,7 +2,7 @@
  * The traffic listener in several threads: the main thread keeps the truth, and tells every thread of
  * each change in one ordered stream of tables.
  *
- * Over 300 lines because it is the one place that knows all threads.
+ * About 400 lines because it is the one place that knows all threads.
  */
 
 import type { Log } from "../observe/log.ts";
