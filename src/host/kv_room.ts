@@ -6,7 +6,7 @@
 import type { Hono } from "hono";
 import type { ReplicaConfig } from "../config/replica.ts";
 import { readSecret } from "../config/secret.ts";
-import { createIndexerApi, createPeerList, type PeerRegister } from "../http/indexer.ts";
+import { createIndexerApi, type PeerRegister } from "../http/indexer.ts";
 import { createSelectionApi } from "../http/selection.ts";
 import { createKvStore, type IndexStore } from "../kv/create_kv_store.ts";
 import { EventsDoor } from "../kv/events_door.ts";
@@ -18,9 +18,11 @@ import type { Metrics } from "../observe/metrics.ts";
 import { createDiscovery } from "../replica/discovery.ts";
 import { createDumpHandler } from "../replica/dump_handler.ts";
 import { createDumpMetrics } from "../replica/dump_metrics.ts";
+import { joinedDiscovery } from "../replica/joined_discovery.ts";
 import type { Discovery } from "../replica/peer_view.ts";
 import { createRecovery, type Recovery } from "../replica/recovery.ts";
 import { createRecoveryMetrics } from "../replica/recovery_metrics.ts";
+import { RegisteredPeers } from "../replica/registered_peers.ts";
 import type { PoolHints } from "../router/pool_hints.ts";
 import type { Selector } from "../router/selector.ts";
 import type { Runtime } from "../runtime/runtime.ts";
@@ -67,11 +69,15 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
   // Names this run: a restarted replica is another one, whose index begins empty.
   const id = random.uuid();
   const hints: PoolHints[] = [];
+  const registered = new RegisteredPeers({ httpsOnly: replica?.tls !== undefined });
   let discovery: Discovery | undefined;
   let recovery: Recovery | undefined;
   if (replica !== undefined) {
     const { token } = replica;
-    discovery = createDiscovery({ runtime, log, config: replica });
+    discovery = joinedDiscovery([
+      createDiscovery({ runtime, log, config: replica }),
+      registered,
+    ]);
     lifecycle.conditions.set(CONDITION, false, "not begun");
     recovery = createRecovery({
       runtime,
@@ -116,7 +122,7 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
     store,
     workers,
     events: door,
-    peers: peerRegister(discovery),
+    peers: peerRegister(discovery, registered),
   });
   return {
     store,
@@ -139,13 +145,14 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
   };
 }
 
-/** The peers that discovery found, and those that clients of the indexer API add to be listed. */
-function peerRegister(discovery: Discovery | undefined): PeerRegister {
-  const added = createPeerList();
-  const found = (): string[] => (discovery?.current() ?? []).map((peer) => peer.url);
+/** Lists the peers of the configuration too; only those that were added can be taken off. */
+function peerRegister(
+  discovery: Discovery | undefined,
+  registered: RegisteredPeers,
+): PeerRegister {
   return {
-    list: () => [...new Set([...found(), ...added.list()])],
-    add: (url) => added.add(url),
-    remove: (url) => added.remove(url),
+    list: () => discovery?.current().map((peer) => peer.url) ?? registered.list(),
+    add: (url) => registered.add(url),
+    remove: (url) => registered.remove(url),
   };
 }

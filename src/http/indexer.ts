@@ -12,9 +12,9 @@ import type { IndexStore } from "../kv/create_kv_store.ts";
 import type { Match } from "../kv/prefix_index.ts";
 import { printU64Json, workerNumber } from "../kv/u64_json.ts";
 import type { KvWorkers, ListenerRow, WorkerRow } from "../kv/workers.ts";
+import { RegisteredPeers } from "../replica/registered_peers.ts";
 import { byteLines, LineTooLong } from "../streams/byte_lines.ts";
 import {
-  bad,
   count,
   DEFAULT_GROUP,
   type Fields,
@@ -31,6 +31,7 @@ import {
 /** Peers that operators add at run time; the replica's discovery may be behind it. */
 export interface PeerRegister {
   list(): readonly string[];
+  /** Throws `bad_request` for what is not a peer's address, `conflict` when there are too many. */
   add(url: string): void;
   /** False if there is no such peer. */
   remove(url: string): boolean;
@@ -53,7 +54,7 @@ export interface IndexerApiOptions {
  */
 export function createIndexerApi(options: IndexerApiOptions): Hono {
   const { store, workers, events } = options;
-  const peers = options.peers ?? createPeerList();
+  const peers = options.peers ?? new RegisteredPeers();
   const maxBodyBytes = options.maxBodyBytes ?? MAX_BODY_BYTES;
   const app = new Hono();
 
@@ -126,11 +127,11 @@ export function createIndexerApi(options: IndexerApiOptions): Hono {
   });
 
   app.post("/register_peer", async (context) => {
-    peers.add(peerUrl(await fieldsOf(context)));
+    peers.add(required(text(await fieldsOf(context), "url"), "url"));
     return json({ status: "ok" }, 201);
   });
   app.post("/deregister_peer", async (context) => {
-    const url = peerUrl(await fieldsOf(context));
+    const url = required(text(await fieldsOf(context), "url"), "url");
     if (!peers.remove(url)) throw new BatonError("not_found", `no peer ${url}`);
     return json({ status: "ok" });
   });
@@ -150,16 +151,6 @@ export function createIndexerApi(options: IndexerApiOptions): Hono {
   }
 
   return app;
-}
-
-/** Peers kept in memory only. */
-export function createPeerList(): PeerRegister {
-  const urls = new Set<string>();
-  return {
-    list: () => [...urls],
-    add: (url) => void urls.add(url),
-    remove: (url) => urls.delete(url),
-  };
 }
 
 /** Unpacks a body. What it fails with is the sender's fault, or the sender is gone. */
@@ -263,10 +254,4 @@ function partition(store: IndexStore, fields: Fields) {
   const found = store.partition(model, group);
   if (found !== undefined) return found;
   throw new BatonError("not_found", `no index for model ${model}, group ${group}`);
-}
-
-function peerUrl(fields: Fields): string {
-  const url = required(text(fields, "url"), "url");
-  if (!/^https?:\/\//.test(url) || !URL.canParse(url)) throw bad("url", "an http or https URL");
-  return url;
 }

@@ -162,7 +162,8 @@ class PeerRecovery implements Recovery {
 
   async #recover(patience: RecoveryPatience): Promise<[RecoveryState, reason?: string]> {
     const { config, discovery, store, log, metrics, workersListed } = this.#options;
-    if (Array.isArray(config.peers) && config.peers.length === 0) {
+    const isAlone = Array.isArray(config.peers) && config.peers.length === 0;
+    if (isAlone && discovery.current().length === 0) {
       await patience.within(workersListed ?? Promise.resolve());
       return ["recovery_disabled"];
     }

@@ -14,7 +14,7 @@ import type { LaneKey } from "../kv/lane_key.ts";
  * - `empty_bootstrap`: there was no peer with an index, so this replica started without.
  * - `degraded`: ready, and some lanes started empty although a peer may have had them.
  * - `stuck`: the budget is used up and the policy is to stay unready; attempts go on.
- * - `recovery_disabled`: there are no peers in the configuration.
+ * - `recovery_disabled`: there are no peers in the configuration, and none is registered.
  * - `failed`: it was stopped, or there can never be a listing.
  */
 export const RECOVERY_STATES = [
