@@ -1,7 +1,9 @@
 /**
- * Whole Batons as processes, workers on real ZeroMQ sockets: a replica is killed and another one
- * joins, again and again, while events go on, get lost and workers restart. What the joiner has is
- * compared with what its peer has, block by block, out of their dumps.
+ * Whole Batons as processes, workers on real ZeroMQ sockets: replicas are killed and others join, one
+ * or several at a time, again and again, while events go on, get lost and workers restart. What each
+ * joiner has is compared with what its peer has, block by block, out of their dumps.
+ *
+ * For a long run: BATON_PROCESS_JOINERS=100, and another BATON_PROCESS_SEED.
  */
 
 import { mkdir } from "node:fs/promises";
@@ -16,9 +18,8 @@ import { runtime } from "../support/runtime.ts";
 import { inScratch, until } from "../support/scratch.ts";
 import { seeded } from "./support/sim_clock.ts";
 
-/** Joiners one after the other; more for a long run by hand. */
-const ROUNDS = Number(process.env.BATON_PROCESS_ROUNDS ?? 6);
-/** Chooses other losses and sizes. */
+const JOINERS = Number(process.env.BATON_PROCESS_JOINERS ?? 20);
+/** Chooses other losses, sizes and moments. */
 const SEED = Number(process.env.BATON_PROCESS_SEED ?? 11);
 
 /** A worker that is busy: sequences begin, grow and go. */
@@ -104,7 +105,7 @@ async function endAll(): Promise<void> {
   for (const engine of opened.splice(0)) await engine.close();
 }
 
-test(`kv 42, 52: ${ROUNDS} joiners one after the other hold what their peer holds`, async () => {
+test(`kv 42, 52: ${JOINERS} joiners, up to three at once, hold what their peers hold`, async () => {
   await inScratch(async (folder) => {
     try {
       await joinersInTurn(folder);
@@ -140,7 +141,8 @@ async function joinersInTurn(folder: string): Promise<void> {
         },
       },
     },
-    replica: { peers },
+    // One dump at a time: joiners that come together are sent to the other peer, or told to wait.
+    replica: { peers, maxDumps: 1 },
   });
   const start = async (name: string, peers: readonly string[]) => {
     await mkdir(`${folder}/${name}`);
@@ -148,9 +150,10 @@ async function joinersInTurn(folder: string): Promise<void> {
     started.push(baton);
     return baton;
   };
-  let peer = await start("first", []);
+  /** Those that the next joiners ask; at most two. */
+  let peers = [await start("first", [])];
   await until(() => engines.every((engine) => engine.subscribers === 1), "subscriptions");
-  await until(() => isReady(peer), "the first one to be ready");
+  await until(() => isReady(peers[0] as BatonProcess), "the first one to be ready");
   isBusy = true;
   const work = async (): Promise<void> => {
     while (isBusy) {
@@ -159,42 +162,62 @@ async function joinersInTurn(folder: string): Promise<void> {
     }
   };
   let busy = work();
-  for (let round = 0; round < ROUNDS; round += 1) {
-    await new Promise((resolve) => setTimeout(resolve, 150));
-    const joiner = await start(`round-${round}`, [peer.peer ?? ""]);
+  let joined = 0;
+  for (let round = 0; joined < JOINERS; round += 1) {
+    await new Promise((resolve) => setTimeout(resolve, 50 + chance() * 150));
+    const count = Math.min(1 + round % 3, JOINERS - joined);
+    const urls = peers.map(({ peer }) => peer ?? "");
+    const starting = Array.from({ length: count }, (_, at) => start(`r${round}-${at}`, urls));
     if (round % 3 === 2) await workers[round % workers.length]?.restart();
-    await until(() => isReady(joiner), "the joiner to be ready");
-    // Its log comes over a pipe of its own, after the answer maybe.
-    const finished = () => joiner.log.find(({ event }) => event === "recovery_finished");
-    await until(() => finished() !== undefined, "the recovery's end in the log");
-    assert.is(finished()?.state, "recovered", JSON.stringify(joiner.log.slice(-5)));
-    // Calm for a moment, so that both have seen the same.
+    const joiners = await Promise.all(starting);
+    joined += count;
+    if (round % 4 === 3 && peers.length > 1) {
+      // One of the sources dies while others recover from it.
+      await new Promise((resolve) => setTimeout(resolve, chance() * 60));
+      await kill(peers.shift() as BatonProcess);
+    }
+    for (const joiner of joiners) {
+      await until(() => isReady(joiner), "the joiner to be ready");
+      // Its log comes over a pipe of its own, after the answer maybe.
+      const finished = () => joiner.log.find(({ event }) => event === "recovery_finished");
+      await until(() => finished() !== undefined, "the recovery's end in the log");
+      assert.is(finished()?.state, "recovered", JSON.stringify(joiner.log.slice(-5)));
+    }
+    // Calm for a moment, so that all have seen the same.
     isBusy = false;
     await busy;
     for (const worker of workers) worker.step();
     for (const { engine } of workers) engine.publish();
+    const last = workers.map(({ engine }) => (engine.nextSeq - 1n).toString());
+    let dumps: Map<string, Lane>[] = [];
     await until(async () => {
-      const [theirs, ours] = await Promise.all([dumpOf(peer), dumpOf(joiner)]);
-      return theirs.size === workers.length && ours.size === workers.length &&
-        [...theirs].every(([id, lane]) => ours.get(id)?.cursor === lane.cursor) &&
-        [...theirs.values()].every((lane, at) =>
-          BigInt(lane.cursor ?? -1) === (workers[at]?.engine.nextSeq ?? 0n) - 1n
-        );
+      dumps = await Promise.all([...peers, ...joiners].map(dumpOf));
+      return dumps.every((dump) =>
+        [...dump.values()].map(({ cursor }) => cursor).join() === last.join()
+      );
     }, "the same cursors");
-    const [theirs, ours] = await Promise.all([dumpOf(peer), dumpOf(joiner)]);
-    for (const [id, lane] of theirs) {
-      assert.equal(ours.get(id), lane, `round ${round}, ${id}`);
-      assert.is(lane.degraded, undefined);
+    const [theirs, ...others] = dumps as [Map<string, Lane>, ...Map<string, Lane>[]];
+    assert.is(theirs.size, workers.length);
+    for (const ours of others) {
+      for (const [id, lane] of theirs) {
+        assert.equal(ours.get(id), lane, `round ${round}, ${id}`);
+        assert.is(lane.degraded, undefined);
+      }
     }
-    // The old one goes without a word, the joiner is the peer of the next one.
-    peer.signal("SIGKILL");
-    await peer.exited;
-    peer = joiner;
-    isBusy = round + 1 < ROUNDS;
+    // The old ones go without a word, the joiners are the peers of the next ones.
+    for (const old of peers) await kill(old);
+    for (const more of joiners.slice(2)) await kill(more);
+    peers = joiners.slice(0, 2);
+    isBusy = joined < JOINERS;
     busy = work();
   }
   assert.ok(workers.some((worker) => worker.lost > 0), "some batches were lost on the way");
-  await peer.stop();
+  for (const peer of peers) await peer.stop();
+}
+
+async function kill(baton: BatonProcess): Promise<void> {
+  baton.signal("SIGKILL");
+  await baton.exited;
 }
 
 test.run();

@@ -28,6 +28,8 @@ export interface WorldOptions {
   readonly ring: number;
   /** Chance that a live batch does not reach one subscriber. */
   readonly loss: number;
+  /** Chance that it reaches one after those that were published after it. */
+  readonly late?: number;
   /** Chance that a publisher restarts at a step. */
   readonly restart: number;
   readonly hasReplay: boolean;
@@ -73,6 +75,7 @@ export class Worker {
   #ring: LaneBatch[] = [];
   #names: bigint[] = [];
   #made = 0n;
+  #restarts = 0;
 
   constructor(world: World, id: string) {
     this.#world = world;
@@ -91,12 +94,23 @@ export class Worker {
     this.#ring.push(batch);
     if (this.#ring.length > this.#world.options.ring) this.#ring.shift();
     for (const lane of this.#subscribers) {
-      if (this.#world.chance() >= this.#world.options.loss) lane.receive(batch);
+      if (this.#world.chance() >= this.#world.options.loss) this.#deliver(lane, batch);
     }
+  }
+
+  #deliver(lane: Lane, batch: LaneBatch): void {
+    const { clock, chance, options: { late = 0 } } = this.#world;
+    if (late === 0 || chance() >= late) return lane.receive(batch);
+    // What is under way when the connection breaks never arrives.
+    const restarts = this.#restarts;
+    clock.after(this.#world.pick(60), () => {
+      if (restarts === this.#restarts && this.#subscribers.has(lane)) lane.receive(batch);
+    });
   }
 
   /** The process ends and another one begins: empty, counting from 0. */
   restart(): void {
+    this.#restarts += 1;
     this.#handle = this.#truth.openLane();
     this.#seq = 0n;
     this.#ring = [];
@@ -195,9 +209,15 @@ export class Worker {
   }
 }
 
+/** A dump is cut so many bytes after the end of one of its lines: 0 = right between two lines. */
+export interface Cut {
+  readonly lines: number;
+  readonly bytes: number;
+}
+
 export interface ReplicaPlan {
-  /** What the wire does to the dump that this replica gives: bytes after which it is cut. */
-  readonly cutAfter?: (answer: number) => number | undefined;
+  /** What the wire does to the n-th dump that this replica gives; undefined = it comes whole. */
+  readonly cut?: (answer: number) => Cut | undefined;
   /** Answers 503 without saying why. */
   readonly isBroken?: boolean;
 }
@@ -286,7 +306,7 @@ export class Replica {
     if (this.plan.isBroken === true) return new Response("broken", { status: 503 });
     const response = await this.#app.fetch(request);
     if (response.status !== 200 || response.body === null) return response;
-    const cut = this.plan.cutAfter?.(this.answers);
+    const cut = this.plan.cut?.(this.answers);
     return new Response(this.#slow(response.body, cut), { headers: response.headers });
   }
 
@@ -299,12 +319,21 @@ export class Replica {
     return await peer.answer(new Request(url, { headers }));
   };
 
-  /** The body in small pieces with pauses; broken off after `cut` bytes, or when we go down. */
-  #slow(body: ReadableStream<Uint8Array>, cut: number | undefined): ReadableStream<Uint8Array> {
+  /** The body in small pieces with pauses; broken off at `cut`, or when we go down. */
+  #slow(body: ReadableStream<Uint8Array>, cut: Cut | undefined): ReadableStream<Uint8Array> {
     const reader = body.getReader();
     const { clock } = this.#world;
     let rest: Uint8Array = new Uint8Array(0);
-    let sent = 0;
+    let linesLeft = cut?.lines ?? Infinity;
+    let bytesLeft = cut?.bytes ?? Infinity;
+    /** How much of `piece` comes before the cut. */
+    const allowed = (piece: Uint8Array): number => {
+      let at = 0;
+      for (; linesLeft > 0 && at < piece.length; at += 1) if (piece[at] === 10) linesLeft -= 1;
+      const more = Math.min(piece.length - at, bytesLeft);
+      if (linesLeft === 0) bytesLeft -= more;
+      return at + (linesLeft === 0 ? more : 0);
+    };
     return new ReadableStream({
       pull: async (controller) => {
         if (rest.length === 0) {
@@ -316,19 +345,15 @@ export class Replica {
           rest = next.value;
         }
         await new Promise<void>((resolve) => clock.after(this.#world.pick(30), resolve));
-        const size = Math.min(rest.length, 1 + this.#world.pick(4000));
-        if (this.isDown || (cut !== undefined && sent + size > cut)) {
-          const allowed = Math.max(0, (cut ?? 0) - sent);
-          if (allowed > 0 && !this.isDown) controller.enqueue(rest.subarray(0, allowed));
-          // Half of the cuts look like a clean end, as with an HTTP/1.0 peer.
-          if (this.#world.chance() < 0.5) controller.close();
-          else controller.error(new Error("connection reset"));
-          await reader.cancel();
-          return;
-        }
-        controller.enqueue(rest.subarray(0, size));
-        rest = rest.subarray(size);
-        sent += size;
+        const piece = rest.subarray(0, 1 + this.#world.pick(4000));
+        rest = rest.subarray(piece.length);
+        const size = this.isDown ? 0 : allowed(piece);
+        if (size > 0) controller.enqueue(piece.subarray(0, size));
+        if (size === piece.length) return;
+        // Half of the cuts look like a clean end, as with an HTTP/1.0 peer.
+        if (this.#world.chance() < 0.5) controller.close();
+        else controller.error(new Error("connection reset"));
+        await reader.cancel();
       },
       cancel: (reason) => reader.cancel(reason),
     }, { highWaterMark: 0 });
