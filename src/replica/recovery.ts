@@ -5,6 +5,8 @@
  * every lane known at the start is settled. Membership changes steer which peer comes next and never
  * touch a transfer. It always ends: with the lanes restored, with proof that nobody has more than
  * we, or by the policy once the budget is used up.
+ *
+ * Over 400 lines: when to ask whom again, and when nobody is left to ask, is one decision.
  */
 
 import type { ReplicaConfig } from "../config/replica.ts";
@@ -45,6 +47,8 @@ export interface RecoveryOptions {
   /** The first complete listing of workers; lanes that come later do not hold up readiness. */
   readonly workersListed?: Promise<void>;
   readonly setCondition: (ok: boolean, reason: string) => void;
+  /** Members of `discovery` that are asked first, in this order, without waiting for its listing. */
+  readonly predecessors?: readonly string[];
   /** Takes hints about active load and affinity, once, from the dump that completed first. */
   readonly importLoad?: LoadProvider["importLoad"];
 }
@@ -73,6 +77,7 @@ const MAX_LANE_FILTER = 32;
 const SHORT_WAIT_MS = 2000;
 /** How long lanes may still replay after the last peer was asked, before readiness goes ahead. */
 const REPLAY_GRACE_MS = 5000;
+const NEVER_LISTED = "peers or workers were never listed";
 
 interface Asked {
   readonly url: string;
@@ -162,8 +167,9 @@ class PeerRecovery implements Recovery {
 
   async #recover(patience: RecoveryPatience): Promise<[RecoveryState, reason?: string]> {
     const { config, discovery, store, log, metrics, workersListed } = this.#options;
+    const { predecessors } = this.#options;
     const isAlone = Array.isArray(config.peers) && config.peers.length === 0;
-    if (isAlone && discovery.current().length === 0) {
+    if (isAlone && predecessors === undefined && discovery.current().length === 0) {
       await patience.within(workersListed ?? Promise.resolve());
       return ["recovery_disabled"];
     }
@@ -171,9 +177,13 @@ class PeerRecovery implements Recovery {
     const limits = { maxBatches: config.maxBufferedBatches, maxBytes: config.maxBufferedBytes };
     store.holdAll(limits);
     patience.arm();
+    const hasEarly = predecessors !== undefined && predecessors.length > 0;
+    const listing = discovery.start();
+    // If it is not waited for yet, or never, its failure is nobody's error.
+    listing.catch(() => {});
     // Without a listing nobody is known to be absent: only the budget ends this wait.
-    const listed = Promise.all([discovery.start(), workersListed]);
-    if (!await patience.within(listed)) return ["degraded", "peers or workers were never listed"];
+    const listed = hasEarly ? workersListed : Promise.all([listing, workersListed]);
+    if (!await patience.within(Promise.resolve(listed))) return ["degraded", NEVER_LISTED];
     const lanes = new WantedLanes({
       store,
       limits,
@@ -186,9 +196,33 @@ class PeerRecovery implements Recovery {
     });
     this.#lanes = lanes;
     this.#ledger.lanesKnown(lanes, discovery.current().length);
+    if (hasEarly) {
+      const end = await this.#early(patience, lanes, listing);
+      if (end !== undefined) return end;
+    }
     if (this.#candidates().size === 0) return this.#startEmpty("no peer is a candidate");
-    if (lanes.size > 0) await this.#subscribed(patience);
+    if (lanes.size > 0 && !hasEarly) await this.#subscribed(patience);
     return await this.#cycles(patience, lanes);
+  }
+
+  /**
+   * A cycle over those that are known without a listing, predecessors first: with what they have we
+   * may be done. Undefined if lanes are left for whoever is listed then.
+   */
+  async #early(
+    patience: RecoveryPatience,
+    lanes: WantedLanes,
+    listing: Promise<void>,
+  ): Promise<[RecoveryState, reason?: string] | undefined> {
+    if (lanes.size > 0) await this.#subscribed(patience);
+    const asked = await this.#cycle(patience, this.#candidates(), lanes);
+    const isDone = lanes.size > 0
+      ? lanes.pending.length === 0
+      : asked.some(({ outcome }) => outcome.kind === "complete");
+    if (isDone) return [lanes.count().degraded > 0 ? "degraded" : "recovered"];
+    if (await patience.within(listing)) return undefined;
+    lanes.giveUp("degraded", NEVER_LISTED);
+    return ["degraded", NEVER_LISTED];
   }
 
   /** Cycle after cycle over the candidates until there is nothing left to wait for. */
@@ -222,7 +256,8 @@ class PeerRecovery implements Recovery {
         lanes.giveUp("cold", "no peer has this lane");
       }
       if (lanes.pending.length === 0) {
-        return [lanes.count().degraded > 0 ? "degraded" : "recovered"];
+        const lost = lanes.degradation();
+        return lost === undefined ? ["recovered"] : ["degraded", lost];
       }
       emptyCycles = isAnswered && !hasComplete ? emptyCycles + 1 : 0;
       const onlySelf = asked.length > 0 && asked.every(({ outcome }) => outcome.kind === "self");
@@ -238,7 +273,7 @@ class PeerRecovery implements Recovery {
     lanes: WantedLanes,
   ): Promise<readonly Asked[]> {
     const { clock, random } = this.#options.runtime;
-    const order = new AttemptOrder(candidates, random.number);
+    const order = new AttemptOrder(candidates, random.number, this.#options.predecessors);
     const asked: Asked[] = [];
     const forget = this.#options.discovery.onChange(() =>
       order.update(this.#candidates(), random.number)
@@ -365,7 +400,10 @@ class PeerRecovery implements Recovery {
     const { restored, partial } = this.#lanes?.count() ?? NO_LANES;
     const hasSome = restored + partial > 0;
     this.#lanes?.giveUp(hasSome ? "degraded" : "cold", reason);
-    return [hasSome ? "degraded" : "empty_bootstrap", reason];
+    // Also with nothing restored: what a peer had and we could not take is no empty cluster.
+    const lost = this.#lanes?.degradation();
+    if (lost !== undefined) return ["degraded", lost];
+    return [hasSome ? "recovered" : "empty_bootstrap", reason];
   }
 
   /** Waits until each held lane's subscription is proven, or for as long as the configuration says. */

@@ -18,7 +18,7 @@ interface Wanted {
   reason?: string;
   blocks: number;
   cursor?: bigint;
-  /** A peer has it, in blocks of another size. */
+  /** A peer has it, in a way that cannot be taken over; `reason` says which. */
   isRefused?: boolean;
   /** Snapshots that could not be joined to the live events. */
   gaps: number;
@@ -119,14 +119,27 @@ export class WantedLanes {
     };
   }
 
-  /** Ends the wait of every lane without an outcome: they go on with what their worker replays. */
+  /**
+   * Ends the wait of every lane without an outcome: they go on with what their worker replays. None
+   * is cold that some peer had, though not in a way that we could take.
+   */
   giveUp(outcome: "cold" | "degraded", reason: string): void {
     this.#dropClosed();
     for (const wanted of this.#wanted.values()) {
       if (wanted.outcome === "pending" || wanted.outcome === "committing") {
-        this.#giveUp(wanted, wanted.isRefused === true ? "degraded" : outcome, reason);
+        const wasHad = wanted.isRefused === true || wanted.gaps > 0;
+        this.#giveUp(wanted, wasHad ? "degraded" : outcome, reason);
       }
     }
+  }
+
+  /** How many lanes are degraded, and why the first of them is; undefined when none is. */
+  degradation(): string | undefined {
+    const degraded = [...this.#wanted.values()].filter(({ outcome }) => outcome === "degraded");
+    const [first] = degraded;
+    if (first === undefined) return undefined;
+    const lanes = degraded.length === 1 ? "1 lane is" : `${degraded.length} lanes are`;
+    return `${lanes} degraded: ${first.reason ?? "for no known reason"}`;
   }
 
   count(): Record<LaneOutcome, number> {

@@ -320,6 +320,62 @@ test("kv 56: another block size: the partition is refused, reported, and starts 
   assert.ok(loop.log.some(({ event }) => event === "recovery_block_size_mismatch"));
 });
 
+test("kv 56: a peer with another block size that leaves again was no empty cluster, and the reason says so", async () => {
+  const loop = new Loop();
+  loop.members("a");
+  const other = makeCut(keyOf("1"), 10);
+  // Half a dump: the lane of another block size, then nothing more, and the peer is gone.
+  loop.answer("a", async (request) => {
+    const whole = await (await dumpOf([CUT, other], { size: 32 })(request)).text();
+    return ndjson(new TextEncoder().encode(whole.slice(0, whole.indexOf(`{"kind":"trailer"`))));
+  });
+  loop.start();
+  await loop.pass(10);
+  assert.is(loop.ended, undefined);
+  loop.members();
+  assert.is(await loop.run(), "degraded");
+  const { reason, laneReports } = loop.recovery.status();
+  assert.match(reason, /^1 lane is degraded: no peer is a candidate any more; block size 32 at /);
+  assert.is(laneReports[0]?.outcome, "degraded");
+  assert.is(await loop.gauge(), "degraded");
+});
+
+test("kv 48: a lane whose snapshot could not be joined is degraded, not cold, when its peer leaves", async () => {
+  const loop = new Loop();
+  loop.members("a");
+  loop.answer("a", dumpOf([CUT]));
+  const lane = loop.store.lane(keyOf("0"));
+  if (lane === undefined) throw new Error("no lane");
+  lane.onCommit = () => {
+    throw Object.assign(new Error("batches 42 to 50 cannot be had"), { name: "LaneGap" });
+  };
+  loop.start();
+  await loop.pass(10);
+  loop.members();
+  assert.is(await loop.run(), "degraded");
+  assert.match(loop.recovery.status().reason, /batches 42 to 50 cannot be had/);
+});
+
+test("workers that all left while a peer was asked leave nothing that is degraded", async () => {
+  const loop = new Loop({ lanes: EMPTY_TWO });
+  loop.members("a");
+  loop.answer("a", async (request) => {
+    const whole = await (await dumpOf(TWO)(request)).text();
+    return ndjson(
+      new TextEncoder().encode(
+        whole.slice(0, whole.indexOf(`{"kind":"lane"`, whole.indexOf("lane_end"))),
+      ),
+    );
+  });
+  loop.start();
+  await loop.pass(10);
+  assert.is(loop.recovery.status().lanes.restored, 1);
+  loop.store.close(keyOf("1"));
+  loop.members();
+  assert.is(await loop.run(), "recovered");
+  assert.is(loop.recovery.status().lanes.gone, 1);
+});
+
 test("kv 60: permanently 503: after the budget the policy applies and the gauge shows it", async () => {
   const start = new Loop({ config: { recoveryBudgetMs: 30_000 } });
   start.members("a");
