@@ -110,6 +110,7 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
     replica: id,
     recovered,
     hasSource: () => recovery?.hasSource ?? false,
+    offers: (lane) => recovery?.offers(lane) ?? false,
     exportLoad: function* () {
       for (const one of hints) yield* one.tell();
     },

@@ -8,9 +8,16 @@ export class AttemptOrder {
   readonly #tried = new Set<string>();
   #waiting: string[];
 
-  /** `random` gives numbers in [0, 1). */
-  constructor(candidates: Iterable<string>, random: () => number) {
-    this.#waiting = shuffled([...candidates], random);
+  /** `random` gives numbers in [0, 1). Candidates among `first` come first, in that order. */
+  constructor(
+    candidates: Iterable<string>,
+    random: () => number,
+    first: readonly string[] = [],
+  ) {
+    const all = [...candidates];
+    const front = first.filter((url) => all.includes(url));
+    const others = all.filter((url) => !front.includes(url));
+    this.#waiting = [...front, ...shuffled(others, random)];
   }
 
   /** Takes the next candidate that may be asked now; undefined if there is none now. */

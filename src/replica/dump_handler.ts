@@ -2,12 +2,14 @@
  * `GET /dump` on the peer listener.
  *
  * Until this replica has recovered the answer is 503: an index that is still being filled must not
- * be taken for a whole one. At most a few dumps run at once, so that many joiners cannot take the
+ * be taken for a whole one. Who asks for no more than that may have the lanes that it has restored,
+ * so that replicas whose only source died can give each other what each of them got. At most a few dumps run at once, so that many joiners cannot take the
  * processor from the requests that this replica routes.
  */
 
 import { type Context, Hono } from "hono";
 import { BatonError, errorResponse } from "../errors.ts";
+import type { Admission } from "../lifecycle/admission.ts";
 import type { Log } from "../observe/log.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import { acceptsGzip, prefersJson } from "./accept.ts";
@@ -31,14 +33,20 @@ export interface DumpHandlerOptions {
   readonly recovered: () => boolean;
   /** True while a dump of a recovered peer is coming in: who waits for us waits with reason. */
   readonly hasSource?: () => boolean;
+  /** Whether this lane may be given away before this replica has recovered. None when absent. */
+  readonly offers?: (lane: RecoverableLane) => boolean;
   readonly exportLoad?: LoadProvider["exportLoad"];
   /** Dumps that may run at once. */
   readonly maxDumps?: number;
   readonly idleTimeoutMs?: number;
+  /** Counts each dump from its begin to its end, so that a host that goes down can wait for them. */
+  readonly running?: Pick<Admission, "enter">;
 }
 
 /** Header that names the answering replica, so that one can tell oneself from others. */
 export const REPLICA_HEADER = "baton-replica";
+/** Header of a dump that is not of all lanes because this replica recovers itself. */
+export const SCOPE_HEADER = "baton-dump-scope";
 
 type Slice = Uint8Array<ArrayBuffer>;
 
@@ -71,13 +79,18 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
   };
 
   const answer = async (c: Context): Promise<Response> => {
-    if (!options.recovered()) {
-      return refuse(
-        new BatonError("not_ready", "this replica has not recovered its index yet", {
-          retryAfterS: 1,
-          detail: { hasSource: options.hasSource?.() ?? false },
-        }),
-      );
+    const isWhole = options.recovered();
+    if (!isWhole) {
+      const { offers } = options;
+      const restored = offers === undefined ? 0 : store.lanes().filter(offers).length;
+      if (restored === 0 || c.req.query("restored") === undefined) {
+        return refuse(
+          new BatonError("not_ready", "this replica has not recovered its index yet", {
+            retryAfterS: 1,
+            detail: { hasSource: options.hasSource?.() ?? false, restored },
+          }),
+        );
+      }
     }
     const json = prefersJson(c.req.header("accept"));
     const headers = new Headers({
@@ -85,9 +98,13 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
       "cache-control": "no-store",
       "vary": "accept, accept-encoding",
       [REPLICA_HEADER]: options.replica,
+      ...(isWhole ? {} : { [SCOPE_HEADER]: "restored" }),
     });
     if (c.req.method === "HEAD") return new Response(null, { headers });
-    const wanted = laneFilter(c.req.queries("lane") ?? []);
+    const named = laneFilter(c.req.queries("lane") ?? []);
+    const wanted = isWhole
+      ? named
+      : (lane: RecoverableLane) => options.offers?.(lane) === true && (named?.(lane) ?? true);
     const maxBytes = positive(c.req.query("max_bytes"));
     if (maxBytes !== undefined && leastBytes(json) > maxBytes) {
       return refuse(new BatonError("body_too_large", `the dump has over ${maxBytes} bytes`));
@@ -112,10 +129,12 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
         blocks += cut.blocks.count;
       },
       ...(wanted === undefined ? {} : { wanted }),
-      ...(options.exportLoad === undefined ? {} : { exportLoad: options.exportLoad }),
+      ...(options.exportLoad === undefined || !isWhole ? {} : { exportLoad: options.exportLoad }),
     };
+    const leave = options.running?.enter();
     const onEnd = (end: DumpEnd, bytes: number, error?: unknown): void => {
       running -= 1;
+      leave?.();
       const ms = runtime.clock.monotonic() - startedMs;
       metrics.ended(end, bytes, blocks, ms);
       const fields = { end, lanes, blocks, bytes, ms: Math.round(ms) };
@@ -130,6 +149,7 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
       first = await slices.next();
     } catch (error) {
       running -= 1;
+      leave?.();
       throw error;
     }
     metrics.started();

@@ -6,7 +6,7 @@ import { LimitedBytesTransformStream, toText } from "@std/streams";
 import { ConnectFailed, type FetchInit, NameUnknown, type Runtime } from "../runtime/runtime.ts";
 import { patientReader } from "../streams/patient_reader.ts";
 import { DUMP_CONTENT_TYPE, DumpRefused } from "./dump_format.ts";
-import { REPLICA_HEADER } from "./dump_handler.ts";
+import { REPLICA_HEADER, SCOPE_HEADER } from "./dump_handler.ts";
 import { type DumpSink, readDump } from "./dump_reader.ts";
 import { readDynamoDump } from "./dynamo_reader.ts";
 import type { LaneKey } from "../kv/lane_key.ts";
@@ -21,6 +21,8 @@ export interface FetchDumpOptions {
   readonly gzip: boolean;
   /** Ids of the lanes to ask for; all when absent. Peers that do not know the filter send all. */
   readonly lanes?: readonly string[];
+  /** Ask a peer that recovers itself for the lanes that it has restored already. */
+  readonly restoredOnly?: boolean;
   readonly sink: DumpSink;
   /** For Dynamo's shape: finds the keys of lanes that are wanted. */
   readonly catalogue: () => readonly LaneKey[];
@@ -33,8 +35,18 @@ export interface FetchDumpOptions {
 export type FetchOutcome =
   /** Read to its verified end. */
   | { readonly kind: "complete"; readonly lanes: number; readonly blocks: number }
-  /** It has no index yet itself; `hasSource` if it is getting one just now. */
-  | { readonly kind: "not_recovered"; readonly hasSource: boolean; readonly retryAfterMs: number }
+  /** Those lanes of a peer that recovers itself which it has restored, to their verified end. */
+  | { readonly kind: "some_lanes"; readonly lanes: number; readonly blocks: number }
+  /**
+   * It has no index yet itself; `hasSource` if it is getting one just now. `restored`: lanes that it
+   * has restored and would give.
+   */
+  | {
+    readonly kind: "not_recovered";
+    readonly hasSource: boolean;
+    readonly restored: number;
+    readonly retryAfterMs: number;
+  }
   /** Asked to come back later. */
   | { readonly kind: "busy"; readonly retryAfterMs: number }
   /** It is us. */
@@ -71,6 +83,7 @@ async function head(options: FetchDumpOptions): Promise<Response> {
   const { runtime, signal } = options;
   const url = new URL("/dump", options.url);
   for (const lane of options.lanes ?? []) url.searchParams.append("lane", lane);
+  if (options.restoredOnly === true) url.searchParams.set("restored", "1");
   const late = new AbortController();
   const abort = (): void => late.abort(signal.reason);
   signal.addEventListener("abort", abort, { once: true });
@@ -113,8 +126,9 @@ async function body(response: Response, options: FetchDumpOptions): Promise<Fetc
     maxLaneBlocks: options.maxLaneBlocks,
   };
   if (type === DUMP_CONTENT_TYPE) {
-    const totals = await readDump(plain, options.sink, reader);
-    return { kind: "complete", lanes: totals.lanes, blocks: totals.blocks };
+    const { lanes, blocks } = await readDump(plain, options.sink, reader);
+    const isPart = response.headers.get(SCOPE_HEADER) !== null;
+    return { kind: isPart ? "some_lanes" : "complete", lanes, blocks };
   }
   if (type === "application/json") {
     const catalogue = options.catalogue();
@@ -141,7 +155,8 @@ async function refusal(response: Response): Promise<FetchOutcome> {
   }
   const error = errorOf(text);
   if (response.status === 503 && error?.code === "not_ready") {
-    return { kind: "not_recovered", hasSource: error.hasSource === true, retryAfterMs };
+    const restored = typeof error.restored === "number" ? error.restored : 0;
+    return { kind: "not_recovered", hasSource: error.hasSource === true, restored, retryAfterMs };
   }
   if (response.status === 503 || response.status === 429) return { kind: "busy", retryAfterMs };
   return { kind: "failed", reason: `status ${response.status}: ${text.slice(0, 200)}` };

@@ -16,7 +16,7 @@ import type { FetchInit, Runtime } from "../runtime/runtime.ts";
 import { AttemptOrder, sameSet } from "./attempt_order.ts";
 import { Backoff } from "./backoff.ts";
 import { fetchDump, type FetchOutcome } from "./fetch_dump.ts";
-import type { LaneStore } from "./lane_port.ts";
+import type { LaneStore, RecoverableLane } from "./lane_port.ts";
 import type { LoadProvider } from "./load_provider.ts";
 import { type Discovery, isCandidate } from "./peer_view.ts";
 import { RecoveryLedger } from "./recovery_ledger.ts";
@@ -62,6 +62,8 @@ export interface Recovery {
   readonly recovered: boolean;
   /** True while a recovered peer's dump is coming in. */
   readonly hasSource: boolean;
+  /** Whether others that recover may have this lane of us although we have not recovered. */
+  offers(lane: RecoverableLane): boolean;
   /**
    * Resolves with the state that it ended in once this replica may be ready. Rejects when it was
    * stopped, or when peers can never be listed.
@@ -121,6 +123,10 @@ class PeerRecovery implements Recovery {
 
   get hasSource(): boolean {
     return this.#ledger.hasSource;
+  }
+
+  offers(lane: RecoverableLane): boolean {
+    return this.#lanes?.offers(lane) ?? false;
   }
 
   start(): void {
@@ -219,8 +225,8 @@ class PeerRecovery implements Recovery {
     const isDone = lanes.size > 0
       ? lanes.pending.length === 0
       : asked.some(({ outcome }) => outcome.kind === "complete");
-    if (isDone) return [lanes.count().degraded > 0 ? "degraded" : "recovered"];
-    if (await patience.within(listing)) return undefined;
+    if (isDone) return this.#allSettled(lanes);
+    if (patience.isSpent || await patience.within(listing)) return undefined;
     lanes.giveUp("degraded", NEVER_LISTED);
     return ["degraded", NEVER_LISTED];
   }
@@ -237,6 +243,7 @@ class PeerRecovery implements Recovery {
       if (candidates.size === 0) return this.#startEmpty("no peer is a candidate any more");
       if (!sameSet(candidates, before)) this.#backoff.reset();
       before = candidates;
+      const wasPending = lanes.pending.length;
       const asked = await this.#cycle(patience, candidates, lanes);
       const hasComplete = asked.some(({ outcome }) => outcome.kind === "complete");
       if (lanes.size === 0) {
@@ -255,11 +262,9 @@ class PeerRecovery implements Recovery {
         // Whole dumps of all candidates, and what is still pending is in none of them.
         lanes.giveUp("cold", "no peer has this lane");
       }
-      if (lanes.pending.length === 0) {
-        const lost = lanes.degradation();
-        return lost === undefined ? ["recovered"] : ["degraded", lost];
-      }
-      emptyCycles = isAnswered && !hasComplete ? emptyCycles + 1 : 0;
+      if (lanes.pending.length === 0) return this.#allSettled(lanes);
+      const isStill = lanes.pending.length === wasPending;
+      emptyCycles = isAnswered && isStill && !hasComplete ? emptyCycles + 1 : 0;
       const onlySelf = asked.length > 0 && asked.every(({ outcome }) => outcome.kind === "self");
       if (emptyCycles >= EMPTY_CYCLES || onlySelf) return this.#startEmpty("no peer has an index");
       await this.#pause(patience, this.#backoff.next());
@@ -300,10 +305,31 @@ class PeerRecovery implements Recovery {
         asked.push({ url, outcome });
         if (lanes.size === 0 ? outcome.kind === "complete" : lanes.pending.length === 0) break;
       }
-      return asked;
+      return [...asked, ...await this.#siblings(patience, asked, lanes)];
     } finally {
       forget();
     }
+  }
+
+  /**
+   * Asks those that recover too, and have no source just now either, for the lanes that they have
+   * restored: each of them is as exact as a source's. A cycle's last resort.
+   */
+  async #siblings(
+    patience: RecoveryPatience,
+    asked: readonly Asked[],
+    lanes: WantedLanes,
+  ): Promise<readonly Asked[]> {
+    const more: Asked[] = [];
+    for (const { url, outcome } of asked) {
+      const isSibling = outcome.kind === "not_recovered" && !outcome.hasSource;
+      if (!isSibling || outcome.restored === 0 || lanes.keys().length === 0) continue;
+      if (patience.isSpent) break;
+      const given = await this.#attempt(patience, url, lanes, () => false, true);
+      if (given.kind === "spent") break;
+      more.push({ url, outcome: given });
+    }
+    return more;
   }
 
   async #attempt(
@@ -311,13 +337,14 @@ class PeerRecovery implements Recovery {
     url: string,
     lanes: WantedLanes,
     isChoosy: () => boolean,
+    restoredOnly = false,
   ): Promise<FetchOutcome | { readonly kind: "spent" }> {
     const ledger = this.#ledger;
-    ledger.attemptBegins(url);
+    ledger.attemptBegins(url, restoredOnly);
     if (this.#loads !== undefined) this.#loads = [];
     const sink = lanes.sink(url, isChoosy);
     const keys = lanes.keys();
-    const isPart = keys.length < lanes.size && keys.length <= MAX_LANE_FILTER;
+    const isPart = (restoredOnly || keys.length < lanes.size) && keys.length <= MAX_LANE_FILTER;
     const { runtime, config, replica, readToken, tls } = this.#options;
     const turn = patience.turn(isChoosy);
     let outcome: FetchOutcome | { readonly kind: "spent" } = { kind: "spent" };
@@ -331,6 +358,7 @@ class PeerRecovery implements Recovery {
         tls,
         gzip: config.gzip,
         ...(isPart ? { lanes: lanes.pending } : {}),
+        restoredOnly,
         sink: {
           ...sink,
           header: (header) => ledger.dumpBegins(header),
@@ -380,7 +408,7 @@ class PeerRecovery implements Recovery {
 
   /** True when this outcome proves that the peer has no index that we could wait for. */
   #hasNothing(url: string, outcome: FetchOutcome): boolean {
-    if (outcome.kind === "self") return true;
+    if (outcome.kind === "self" || outcome.kind === "some_lanes") return true;
     if (outcome.kind === "not_recovered") return !outcome.hasSource;
     if (outcome.kind !== "absent") return false;
     // Listed as serving and refusing connections contradict each other: then nothing is proven.
@@ -394,6 +422,11 @@ class PeerRecovery implements Recovery {
       if (isCandidate(peer) && !this.#selves.has(peer.url)) urls.add(peer.url);
     }
     return urls;
+  }
+
+  #allSettled(lanes: WantedLanes): [RecoveryState, reason?: string] {
+    const lost = lanes.degradation();
+    return lost === undefined ? ["recovered"] : ["degraded", lost];
   }
 
   #startEmpty(reason: string): [RecoveryState, reason: string] {

@@ -31,6 +31,8 @@ interface Running {
   readonly peer: string;
   readonly sinceMs: number;
   readonly at: string;
+  /** It has no whole index itself: what comes from it is no reason for others to wait for us. */
+  readonly isSibling: boolean;
   bytes: number;
   /** Of the lanes whose line was read. */
   blocks: number;
@@ -63,7 +65,7 @@ export class RecoveryLedger {
 
   /** True while a dump of a recovered peer is coming in. */
   get hasSource(): boolean {
-    return this.#running?.header !== undefined;
+    return this.#running?.header !== undefined && !this.#running.isSibling;
   }
 
   get hasEnded(): boolean {
@@ -110,10 +112,10 @@ export class RecoveryLedger {
     this.#options.events.emit("recovery_budget_spent", { policy });
   }
 
-  attemptBegins(peer: string): void {
+  attemptBegins(peer: string, isSibling = false): void {
     const { clock } = this.#options;
     const at = new Date(clock.now()).toISOString();
-    this.#running = { peer, sinceMs: this.#now(), at, bytes: 0, blocks: 0 };
+    this.#running = { peer, sinceMs: this.#now(), at, isSibling, bytes: 0, blocks: 0 };
     this.become("fetching", `asking ${peer}`);
   }
 
@@ -152,7 +154,7 @@ export class RecoveryLedger {
     metrics.attempt(report);
     events.emit("recovery_attempt", { ...report });
     // A list may well name ourselves.
-    const isGood = report.outcome === "complete" || report.outcome === "self";
+    const isGood = ["complete", "some_lanes", "self"].includes(report.outcome);
     log[isGood ? "info" : "warn"]("recovery_attempt", { ...report });
     this.become("waiting", `after ${outcome.kind} from ${running.peer}`);
   }

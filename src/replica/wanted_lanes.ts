@@ -7,7 +7,8 @@ import { laneId, type LaneKey, partitionId } from "../kv/lane_key.ts";
 import type { Log } from "../observe/log.ts";
 import { keyOf, type LaneLine } from "./dump_format.ts";
 import type { DumpSink } from "./dump_reader.ts";
-import type { HoldLimits, LaneCut, LaneStore, RecoverableLane } from "./lane_port.ts";
+import { dumpable, type HoldLimits, type LaneCut } from "./lane_port.ts";
+import type { LaneStore, RecoverableLane } from "./lane_port.ts";
 import { type LaneOutcome, type LaneReport, NO_LANES } from "./recovery_status.ts";
 
 interface Wanted {
@@ -140,6 +141,16 @@ export class WantedLanes {
     if (first === undefined) return undefined;
     const lanes = degraded.length === 1 ? "1 lane is" : `${degraded.length} lanes are`;
     return `${lanes} degraded: ${first.reason ?? "for no known reason"}`;
+  }
+
+  /**
+   * Whether this lane may be given to others that recover although we are not ready: it came whole
+   * from a peer and nothing of it was lost since, so what its cursor says is what its blocks are.
+   */
+  offers(lane: RecoverableLane): boolean {
+    const wanted = this.#wanted.get(laneId(lane.key));
+    const isWhole = wanted?.lane === lane && wanted.outcome === "restored";
+    return isWhole && dumpable(lane) && lane.state !== "degraded";
   }
 
   count(): Record<LaneOutcome, number> {

@@ -115,6 +115,7 @@ export async function testReplica(options: TestReplicaOptions = {}): Promise<Tes
     store,
     replica: id,
     recovered: () => recovery.recovered,
+    offers: (lane) => recovery.offers(lane),
     hasSource: () => recovery.hasSource,
     ...(options.maxDumps === undefined ? {} : { maxDumps: options.maxDumps }),
     ...(options.exportLoad === undefined ? {} : { exportLoad: options.exportLoad }),

@@ -273,6 +273,7 @@ export class Replica {
       store: this.store,
       replica: name,
       recovered: () => this.recovery.recovered,
+      offers: (lane) => this.recovery.offers(lane),
       hasSource: () => this.recovery.hasSource,
     });
     world.replicas.set(this.url, this);
