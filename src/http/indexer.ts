@@ -64,7 +64,7 @@ export function createIndexerApi(options: IndexerApiOptions): Hono {
 
   app.post("/register", async (context) => {
     const fields = await fieldsOf(context);
-    workers.register({
+    void workers.register({
       worker: required(worker(fields), "instance_id"),
       model: required(text(fields, "model_name"), "model_name"),
       group: text(fields, "routing_group") ?? DEFAULT_GROUP,

@@ -50,6 +50,22 @@ export type KvChange =
     readonly to: LaneState;
   };
 
+export interface OpenOptions {
+  readonly blockSize: number;
+  /**
+   * Called with the lane before anybody else can see it, or at once if it is open already: to say
+   * where its events come from.
+   */
+  readonly prepare?: (lane: Lane) => void;
+}
+
+/** A lane that is being opened, and all that has to be done to it then. */
+interface Ticket {
+  readonly promise: Promise<Lane>;
+  readonly prepare: ((lane: Lane) => void)[];
+  isCancelled: boolean;
+}
+
 interface Room<Index extends LaneIndex> {
   readonly blockSize: number;
   readonly ready: Promise<Index>;
@@ -68,7 +84,7 @@ export class KvStore<Index extends LaneIndex = LaneIndex> {
   readonly #log: Log;
   readonly #rooms = new Map<string, Room<Index>>();
   readonly #lanes = new Map<string, Lane>();
-  readonly #opening = new Map<string, { promise: Promise<Lane>; isCancelled: boolean }>();
+  readonly #opening = new Map<string, Ticket>();
   /** When lanes were closed, by lane id. */
   readonly #closed = new Map<string, number>();
   readonly #listeners = new Set<(change: KvChange) => void>();
@@ -114,21 +130,28 @@ export class KvStore<Index extends LaneIndex = LaneIndex> {
    * Opens a lane, or gives the one that is open. Rejects with `conflict` when the partition has
    * another block size.
    */
-  open(key: LaneKey, options: { readonly blockSize: number }): Promise<Lane> {
+  open(key: LaneKey, options: OpenOptions): Promise<Lane> {
     const id = laneId(key);
     const room = this.#room(key, options.blockSize);
     if (room instanceof BatonError) return Promise.reject(room);
     this.#closed.delete(id);
     const open = this.#lanes.get(id);
-    if (open !== undefined) return Promise.resolve(open);
+    if (open !== undefined) {
+      options.prepare?.(open);
+      return Promise.resolve(open);
+    }
     const opening = this.#opening.get(id);
-    if (opening !== undefined && !opening.isCancelled) return opening.promise;
+    if (opening !== undefined && !opening.isCancelled) {
+      if (options.prepare !== undefined) opening.prepare.push(options.prepare);
+      return opening.promise;
+    }
     room.lanes += 1;
-    const ticket = {
+    const ticket: Ticket = {
+      prepare: options.prepare === undefined ? [] : [options.prepare],
       promise: room.ready.then((index) => {
         if (ticket.isCancelled) throw new BatonError("conflict", "closed while it was opened");
         this.#opening.delete(id);
-        return this.#add(key, index, options.blockSize);
+        return this.#add(key, index, options.blockSize, ticket.prepare);
       }, (error) => {
         this.#opening.delete(id);
         this.#leave(key, room);
@@ -232,7 +255,7 @@ export class KvStore<Index extends LaneIndex = LaneIndex> {
     return room;
   }
 
-  #add(key: LaneKey, index: Index, blockSize: number): Lane {
+  #add(key: LaneKey, index: Index, blockSize: number, prepare: Ticket["prepare"]): Lane {
     const { clock, random, hashBytes, imageToken, laneLimits, onLostEvents } = this.#options;
     const settings: EventReaderSettings = {
       blockSize,
@@ -255,6 +278,7 @@ export class KvStore<Index extends LaneIndex = LaneIndex> {
     if (this.#holdNew !== undefined) lane.hold(this.#holdNew);
     this.#lanes.set(laneId(key), lane);
     this.#tell({ kind: "opened", lane });
+    for (const one of prepare) one(lane);
     return lane;
   }
 

@@ -117,12 +117,12 @@ export class Subscription {
 
   /** Opens the lane and the socket. Throws `BadEndpoint`, `conflict`. */
   async start(): Promise<void> {
-    const lane = await this.#options.store.open(this.key, { blockSize: this.#options.blockSize });
+    const { store, blockSize } = this.#options;
+    await store.open(this.key, { blockSize, prepare: (lane) => this.#adopt(lane) });
     if (this.#isStopped) {
-      this.#options.store.close(this.key);
+      store.close(this.key);
       return;
     }
-    this.#adopt(lane);
     this.#openSocket();
     this.#watchSilence();
   }
@@ -247,14 +247,20 @@ export class Subscription {
         this.#note(`rank ${rank} is another listener's, or one rank too many`);
         store.meters.event("batch", "foreign_rank");
       } else {
-        const lane = await store.open(key, { blockSize });
+        const lane = await store.open(key, {
+          blockSize,
+          prepare: (opened) => {
+            // Nothing of this rank was missed if nothing of the publisher was.
+            if (primary?.state === "live" && primary.cursor !== undefined) {
+              opened.begin(decoded.seq);
+            }
+            this.#adopt(opened);
+          },
+        });
         if (this.#isStopped) {
           store.close(key);
           return;
         }
-        // Nothing of this rank was missed if nothing of the publisher was.
-        if (primary?.state === "live" && primary.cursor !== undefined) lane.begin(decoded.seq);
-        this.#adopt(lane);
         if (this.#status === "active") lane.sourceUp(false);
       }
     } catch (error) {
@@ -265,7 +271,9 @@ export class Subscription {
     this.#intake.resume();
   }
 
+  /** Before anybody sees the lane: one that seems to have no source has nothing to prove. */
   #adopt(lane: Lane): void {
+    if (this.#isStopped) return;
     const { dpRank } = lane.key;
     this.#lanes.set(dpRank, lane);
     const canReplay = this.#options.replayEndpoint !== undefined;

@@ -76,11 +76,12 @@ export class KvWorkers {
   }
 
   /**
-   * Starts to listen to one rank of a worker; does not wait for the connection. Throws `bad_request`
+   * Starts to listen to one rank of a worker; does not wait for the connection. The promise never
+   * rejects, and resolves when the lane is open, or cannot be (which is logged). Throws `bad_request`
    * for an endpoint that cannot be used, `conflict` for a rank that is registered, a worker that is in
    * another partition, or another block size.
    */
-  register(registration: WorkerRegistration): void {
+  register(registration: WorkerRegistration): Promise<void> {
     const { worker: id, model, group, dpRank, blockSize } = registration;
     checkEndpoint(registration.endpoint);
     if (registration.replayEndpoint !== undefined) checkEndpoint(registration.replayEndpoint);
@@ -115,7 +116,7 @@ export class KvWorkers {
     entry.listeners.set(dpRank, subscription);
     this.#workers.set(id, entry);
     this.#log.info("kv_worker_registered", { worker: id, model, group, dpRank });
-    subscription.start().catch((error: unknown) => {
+    return subscription.start().catch((error: unknown) => {
       if (subscription.isStopped) return;
       this.#log.error("kv_listener_failed", { worker: id, dpRank, error });
     });

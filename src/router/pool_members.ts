@@ -66,8 +66,10 @@ export class PoolMembers {
     return false;
   }
 
-  listen(listener: MembersListener): void {
+  /** Calls back until the returned function is called. */
+  listen(listener: MembersListener): () => void {
     this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
   }
 
   /**
@@ -133,9 +135,12 @@ export class PoolMembers {
     const { store, listeners, blockSize, log } = this.#options;
     const key = this.#key(worker);
     log.info("pool_worker_joined", { worker: worker.id, url: worker.url });
-    await store.open(key, { blockSize });
-    if (spec.kvEvents === undefined || this.#workers.get(worker.id) !== worker) return;
-    listeners.register({
+    if (spec.kvEvents === undefined) {
+      await store.open(key, { blockSize });
+      return;
+    }
+    // The listener opens the lane itself: so nobody sees it before it has its source.
+    await listeners.register({
       ...key,
       blockSize,
       endpoint: spec.kvEvents,
