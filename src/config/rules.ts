@@ -15,7 +15,6 @@ export function brokenRules(config: Config): Problem[] {
     ...mountRules(config),
     ...poolRules(config),
     ...listenRules(config),
-    ...workersRules(config),
     ...shutdownRules(config),
     ...versionsRules(config),
   ];
@@ -25,22 +24,6 @@ export function brokenRules(config: Config): Problem[] {
 export function peerAddress(config: Config): Address | undefined {
   if (config.listen.peer !== undefined) return config.listen.peer;
   return config.replica === undefined ? undefined : { kind: "tcp", host: "0.0.0.0", port: 8082 };
-}
-
-/** Threads share a TCP port, and nothing that one of them would have to open for the others. */
-function* workersRules({ traffic, listen, services }: Config): Iterable<Problem> {
-  const { workers } = traffic;
-  if (workers === 1) return;
-  const pool = Object.entries(services).find(([, service]) => service.pool !== undefined)?.[0];
-  const reasons = [
-    pool === undefined ? undefined : `services.${pool} is a pool, which one thread has to serve`,
-    listen.traffic.kind === "unix" ? "listen.traffic is a unix socket" : undefined,
-    listen.descriptor === undefined ? undefined : "listen.descriptor is set",
-  ];
-  for (const reason of reasons) {
-    if (reason === undefined) continue;
-    yield { key: "traffic.workers", value: String(workers), allowed: `1, because ${reason}` };
-  }
 }
 
 function* mountRules(config: Config): Iterable<Problem> {

@@ -94,7 +94,8 @@ export const trafficSchema = v.strictObject({
   workers: v.optional(
     whole(
       "Threads that the data path runs in. With more than 1 each has a listener of its own on the " +
-        "same TCP port (SO_REUSEPORT). Not together with a pool, a unix socket or an inherited one.",
+        "same TCP port (SO_REUSEPORT). A unix socket and an inherited one cannot be shared: the main " +
+        "thread serves those alone.",
       1,
       64,
     ),

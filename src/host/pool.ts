@@ -11,7 +11,7 @@ import { SessionAffinity } from "../router/affinity.ts";
 import { HealthProbe } from "../router/health_probe.ts";
 import { InheritedLoad } from "../router/inherited_load.ts";
 import { LoadBook } from "../router/load.ts";
-import { LocalTokenizer } from "../router/local_tokenizer.ts";
+import { loadTokenizer } from "../router/load_tokenizer.ts";
 import { createPoolHints } from "../router/pool_hints.ts";
 import { PoolMembers } from "../router/pool_members.ts";
 import { PoolService } from "../router/pool_service.ts";
@@ -58,7 +58,7 @@ export async function hostPool(options: HostPoolOptions): Promise<HostedService>
   const speculative = await approximate(blockSize, SPECULATION_TTL_MS);
   const decisions = await approximate(blockSize, config.approximateTtlMs);
   const texts = await approximate(config.textChunkBytes, config.approximateTtlMs);
-  const tokenizer = await loadTokenizer(options);
+  const tokenizer = await loadTokenizer(runtime.files, name, config.tokenizer);
   const members = new PoolMembers({
     model,
     group,
@@ -121,11 +121,11 @@ export async function hostPool(options: HostPoolOptions): Promise<HostedService>
     choice,
     wait,
     metrics,
+    tokenizer,
     prompts: new PromptTokens({
       http,
       clock,
       timeoutMs: config.tokenizeTimeoutMs,
-      local: tokenizer === undefined ? undefined : (request) => tokenizer.tokens(request),
       onSource: (source) => metrics.read(source),
     }),
   });
@@ -136,6 +136,14 @@ export async function hostPool(options: HostPoolOptions): Promise<HostedService>
 
   return {
     service,
+    threaded: {
+      service,
+      byVersion: false,
+      pool: { maxBodyBytes: config.maxBodyBytes, tokenizer: config.tokenizer },
+      readsFirst: () => members.anyAvailable,
+      direct: () => [],
+      onChange: (listener) => members.listen({ joined: listener, left: listener }),
+    },
     start: async () => {
       source = sourceOf(options, log);
       await source.start(members);
@@ -184,25 +192,6 @@ function sourceOf(options: HostPoolOptions, log: Log): WorkerSource {
     throw new Error(`services.${name}.pool.workers.versions: no service ${workers.versions}`);
   }
   return generationWorkers(supervisor, workers);
-}
-
-async function loadTokenizer(options: HostPoolOptions): Promise<LocalTokenizer | undefined> {
-  const { name, runtime: { files }, config: { tokenizer } } = options;
-  if (tokenizer === undefined) return undefined;
-  const { file, chatTemplate, maxChars } = tokenizer;
-  const beside = file.replace(/[^/]*$/, "tokenizer_config.json");
-  const config = tokenizer.config ??
-    ((await files.info(beside)) === undefined ? undefined : beside);
-  try {
-    return new LocalTokenizer({
-      tokenizer: await files.readText(file),
-      config: config === undefined ? undefined : await files.readText(config),
-      chatTemplate: chatTemplate === undefined ? undefined : await files.readText(chatTemplate),
-    }, maxChars);
-  } catch (error) {
-    const why = error instanceof Error ? error.message : String(error);
-    throw new Error(`services.${name}.pool.tokenizer = ${file}: ${why}`, { cause: error });
-  }
 }
 
 /** A worker with its lanes, for `/api/v1/workers`. */

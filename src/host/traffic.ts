@@ -63,13 +63,14 @@ export async function hostTraffic(options: HostTrafficOptions): Promise<HostedTr
         ? {}
         : { tls: { pair: tlsFiles.pair, minVersion: listen.tls.minVersion } }),
     };
-    const server = await start(options, settings);
+    const threads = threadsFor(options, settings.listen);
+    const server = await start(options, settings, threads);
     tlsFiles?.watch((pair) => server.replaceCertificate(pair));
     log.info("listening", {
       listener: "traffic",
       address: printAddress(server.address),
       tls: listen.tls !== undefined,
-      workers: config.traffic.workers,
+      workers: threads,
       ...(descriptor === undefined ? {} : { descriptor }),
     });
     return { server, close: () => tlsFiles?.close() };
@@ -85,9 +86,28 @@ export async function hostTraffic(options: HostTrafficOptions): Promise<HostedTr
 
 type Settings = ReturnType<typeof trafficSettings> & Pick<TrafficOptions, "listen" | "tls">;
 
-function start(options: HostTrafficOptions, settings: Settings): Promise<TrafficServer> {
+/**
+ * How many threads there will be, 1 for none beside the main one. Threads can share a TCP port, since
+ * the kernel gives each a queue of its own. A unix socket has one queue, as has a socket that was
+ * opened for us, and no thread can hand a connection to another: the main thread serves those.
+ */
+function threadsFor(
+  { log, config: { traffic: { workers } } }: HostTrafficOptions,
+  { address, descriptor }: TrafficOptions["listen"],
+): number {
+  if (workers === 1 || (address.kind === "tcp" && descriptor === undefined)) return workers;
+  const reason = descriptor === undefined ? "listen.traffic is a unix socket" : "listen.descriptor";
+  log.warn("threads_not_used", { workers, reason });
+  return 1;
+}
+
+function start(
+  options: HostTrafficOptions,
+  settings: Settings,
+  threads: number,
+): Promise<TrafficServer> {
+  if (threads > 1) return startThreads(options, settings, threads);
   const { runtime, log, metrics, lifecycle, appFetch, config, services } = options;
-  if (config.traffic.workers > 1) return startThreads(options, settings);
   const routes = new Routes();
   routes.replace(
     services.map(({ service }) => service),
@@ -99,13 +119,14 @@ function start(options: HostTrafficOptions, settings: Settings): Promise<Traffic
 async function startThreads(
   options: HostTrafficOptions,
   settings: Settings,
+  threads: number,
 ): Promise<TrafficServer> {
   const { runtime, log, metrics, lifecycle, appFetch, config, services } = options;
   const server = await startThreadedTraffic({
     runtime,
     log,
     metrics,
-    threads: config.traffic.workers,
+    threads,
     settings: { ...settings, logLevel: config.log.level },
     services: services.flatMap(({ threaded }) => threaded ?? []),
     timeouts: (name) => config.services[name]?.timeouts,

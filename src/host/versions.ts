@@ -63,7 +63,7 @@ export async function hostVersions(options: HostVersionsOptions): Promise<Hosted
     threaded: {
       service: supervisor,
       byVersion: true,
-      startHoldMs: options.config.holdTimeoutMs,
+      hidden: [options.config.drainPath, options.config.drainStatusPath],
       direct: () => supervisor.direct(),
       onChange: (listener) => supervisor.onTargets(listener),
     },

@@ -58,3 +58,12 @@ export function stripMount(target: string, mount: string): string | undefined {
   if (path !== mount && !path.startsWith(mount + "/")) return undefined;
   return rest;
 }
+
+/**
+ * Whether a normalised path is one of these, compared as loosely as frameworks route: without regard
+ * to case and to a slash at the end.
+ */
+export function isAnyOf(path: string, paths: readonly string[]): boolean {
+  const plain = path.replace(/\/+$/, "").toLowerCase();
+  return paths.some((one) => one.toLowerCase() === plain);
+}

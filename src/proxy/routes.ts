@@ -20,9 +20,9 @@ export interface Service {
   handle(exchange: Exchange, forward: Forward, mount: string): void | Promise<void>;
   /**
    * How long an exchange may wait while the host has nothing to serve yet, in milliseconds; 0, or
-   * absent: it is refused at once.
+   * absent: it is refused at once. A promise where it has to be asked for.
    */
-  startHoldMs?(exchange: Exchange, mount: string): number;
+  startHoldMs?(exchange: Pick<Exchange, "path">, mount: string): number | Promise<number>;
 }
 
 /** A service and the mount by which a path was found to be its own. */

@@ -80,6 +80,15 @@ export interface TrafficOptions {
   readonly upgrades?: readonly string[];
   /** Used instead of one of its own, so that several listeners share the connection pools. */
   readonly forward?: Forward;
+  /** Counts connections for `limits.connections` together with other listeners. */
+  readonly connectionCount?: ConnectionCount;
+}
+
+/** Connections of several listeners under one limit. */
+export interface ConnectionCount {
+  /** Counts one more, or returns false when there are `most` already. */
+  take(most: number): boolean;
+  give(): void;
 }
 
 export interface TrafficServer {
@@ -106,6 +115,11 @@ export async function startTraffic(options: TrafficOptions): Promise<TrafficServ
   const traffic = new Traffic(options);
   await traffic.listen();
   return traffic;
+}
+
+/** A name in `Via` that nobody else has. */
+export function randomPseudonym({ random }: Pick<Runtime, "random">): string {
+  return `baton-${hex(random.bytes(6))}`;
 }
 
 class Traffic implements TrafficServer, TrafficCore {
@@ -141,8 +155,7 @@ class Traffic implements TrafficServer, TrafficCore {
     this.limits = { ...DEFAULT_LIMITS, ...options.limits };
     this.deadlines = new Deadlines(runtime.clock);
     this.trusted = new TrustedPeers(options.trustedProxies ?? []);
-    const letters = hex(runtime.random.bytes(6));
-    this.pseudonym = options.pseudonym ?? `baton-${letters}`;
+    this.pseudonym = options.pseudonym ?? randomPseudonym(runtime);
     if (!isToken(this.pseudonym)) throw new RangeError(`no name for Via: ${this.pseudonym}`);
     this.upgrades = new Set(options.upgrades ?? ["websocket"]);
     this.latin1 = runtime.wire.latin1;
@@ -197,10 +210,18 @@ class Traffic implements TrafficServer, TrafficCore {
 
   /** A connection of any kind begins here; HTTP/1.1 is what it is taken for. */
   #accept(socket: ByteSocket, protocol = "http/1.1"): void {
-    const most = this.limits.connections;
-    if (most > 0 && this.#connections.size >= most) return refuseConnection(socket);
+    if (!this.#hasRoom()) return refuseConnection(socket);
     if (protocol === "h2") return this.#addHttp2(socket, new Uint8Array(0));
     this.#connections.add(new H1Connection(this, socket));
+  }
+
+  #hasRoom(): boolean {
+    const most = this.limits.connections;
+    if (most === 0) return true;
+    const { connectionCount } = this.#options;
+    return connectionCount === undefined
+      ? this.#connections.size < most
+      : connectionCount.take(most);
   }
 
   // --------------------------------------------------------------------------- TrafficCore
@@ -257,26 +278,35 @@ class Traffic implements TrafficServer, TrafficCore {
     this.#admit(exchange);
   }
 
-  #admit(exchange: Served): void {
+  /** `holdMs`: how long its service lets it wait, once that was asked for. */
+  #admit(exchange: Served, holdMs?: number): void {
     const { lifecycle } = this.#options;
     if (lifecycle !== undefined) {
       const release = lifecycle.admit();
-      if (release === undefined) return this.#notAdmitted(exchange);
+      if (release === undefined) return this.#notAdmitted(exchange, holdMs);
       exchange.release = release;
     }
     this.#route(exchange);
   }
 
   /** Before the host serves anything a request waits, if its service has hope for it. */
-  #notAdmitted(exchange: Served): void {
+  #notAdmitted(exchange: Served, knownMs: number | undefined): void {
     const { lifecycle, routes } = this.#options;
     if (lifecycle?.draining !== false) {
       return refuse(exchange, new BatonError("draining", "shutting down", { retryAfterS: 1 }));
     }
+    const route = this.#endOnChange === undefined ? undefined : routes.match(exchange.path);
+    const holdMs = knownMs ?? route?.service.startHoldMs?.(exchange, route.mount) ?? 0;
+    if (typeof holdMs === "number") return this.#waitForStart(exchange, holdMs);
+    void holdMs.then((ms) => {
+      // It may serve by now, or drain.
+      if (!exchange.finished) this.#admit(exchange, ms);
+    });
+  }
+
+  #waitForStart(exchange: Served, holdMs: number): void {
     const early = (): void =>
       refuse(exchange, new BatonError("not_ready", "nothing is served yet", { retryAfterS: 1 }));
-    const route = this.#endOnChange === undefined ? undefined : routes.match(exchange.path);
-    const holdMs = route?.service.startHoldMs?.(exchange, route.mount) ?? 0;
     const sinceMs = this.now();
     const held = this.#startHold.wait(exchange, holdMs);
     if (held === undefined) return early();
@@ -353,7 +383,8 @@ class Traffic implements TrafficServer, TrafficCore {
   }
 
   closed(connection: ServedConnection): void {
-    this.#connections.delete(connection);
+    const wasOpen = this.#connections.delete(connection);
+    if (wasOpen && this.limits.connections > 0) this.#options.connectionCount?.give();
     if (this.#connections.size === 0) this.#onEmpty?.();
   }
 

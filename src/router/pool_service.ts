@@ -7,28 +7,27 @@
  */
 
 import { BatonError } from "../errors.ts";
-import type { Exchange, Forward, ForwardOutcome, HeaderLines } from "../proxy/exchange.ts";
+import type { Exchange, Forward, ForwardOutcome } from "../proxy/exchange.ts";
 import type { Service } from "../proxy/routes.ts";
 import { upstreamFailure } from "../proxy/upstream_failure.ts";
 import type { Clock, Http } from "../runtime/runtime.ts";
 import { MAX_SESSION_BYTES } from "./affinity.ts";
 import { mergedModels } from "./models_route.ts";
 import { openAiErrorResponse } from "./openai_error.ts";
-import { type OpenAiRequest, readOpenAiRequest } from "./openai_request.ts";
+import { bytesOf, type PoolBytes, type ReadingOptions } from "./pool_bytes.ts";
 import type { PoolMembers } from "./pool_members.ts";
+import type { PromptFacts } from "./prompt_facts.ts";
 import type { PromptContent, PromptTokens } from "./prompt_tokens.ts";
 import type { RouteMetrics } from "./route_metrics.ts";
-import { UsageReader } from "./usage_reader.ts";
 import type { Claim, WorkerChoice } from "./worker_choice.ts";
 import type { WorkerWait } from "./worker_wait.ts";
 
-export interface PoolServiceOptions {
+export interface PoolServiceOptions extends ReadingOptions {
   readonly name: string;
   readonly mounts: readonly string[];
   readonly model: string;
   /** LoRA adapters that requests may name in place of the model. */
   readonly adapters: ReadonlySet<string>;
-  readonly maxBodyBytes: number;
   /** Workers that one request is tried on, as long as none of them has seen anything of it. */
   readonly tries: number;
   readonly sessionHeaders: readonly string[];
@@ -65,30 +64,30 @@ export class PoolService implements Service {
   /** Every error of our own is answered in OpenAI's shape. */
   async handle(exchange: Exchange, forward: Forward): Promise<void> {
     try {
-      if (exchange.method === "POST") await this.#complete(exchange, forward);
-      else await this.#forwardPlain(exchange, forward);
+      const bytes = bytesOf(exchange, forward, this.#options);
+      if (exchange.method === "POST") await this.#complete(exchange, bytes);
+      else await this.#forwardPlain(exchange, bytes);
     } catch (error) {
       this.#options.metrics.refused(error instanceof BatonError ? error.code : "internal");
       exchange.respond(openAiErrorResponse(error));
     }
   }
 
-  async #complete(exchange: Exchange, forward: Forward): Promise<void> {
-    const { maxBodyBytes, prompts, choice, wait } = this.#options;
+  async #complete(exchange: Exchange, bytes: PoolBytes): Promise<void> {
+    const { prompts, choice, wait } = this.#options;
     const deadlineMs = wait.deadline();
     // Before the body is read: what waits stays in the client's socket.
     await this.#someWorker(exchange, deadlineMs);
-    const body = await exchange.readBody(maxBodyBytes);
-    const request = readOpenAiRequest(body);
-    const lora = this.#adapterOf(request);
+    const facts = await bytes.readPrompt();
+    const lora = this.#adapterOf(facts);
     const [any] = choice.usable();
-    const content = { ...await prompts.read(request, any?.url), ...lora };
-    const session = this.#sessionOf(exchange, request);
-    await this.#forwardToSome(exchange, forward, { deadlineMs, body, content, session });
+    const content = { ...await prompts.read(facts, any?.url), ...lora };
+    const session = this.#sessionOf(exchange, facts);
+    await this.#forwardToSome(exchange, bytes, { deadlineMs, content, session });
   }
 
   /** What has no body to choose by; other than the models it goes to the least busy worker. */
-  async #forwardPlain(exchange: Exchange, forward: Forward): Promise<void> {
+  async #forwardPlain(exchange: Exchange, bytes: PoolBytes): Promise<void> {
     if (exchange.method === "GET" && exchange.path.endsWith("/models")) {
       const { http, clock, model, choice } = this.#options;
       const options = { http, clock, model, path: exchange.path };
@@ -96,21 +95,20 @@ export class PoolService implements Service {
     }
     const deadlineMs = this.#options.wait.deadline();
     const session = this.#sessionOf(exchange, undefined);
-    await this.#forwardToSome(exchange, forward, { deadlineMs, session });
+    await this.#forwardToSome(exchange, bytes, { deadlineMs, session });
   }
 
   async #forwardToSome(
     exchange: Exchange,
-    forward: Forward,
+    bytes: PoolBytes,
     wish: {
       readonly deadlineMs: number;
       readonly session: string | undefined;
-      readonly body?: Uint8Array;
       readonly content?: PromptContent;
     },
   ): Promise<void> {
     const { choice, tries, metrics, clock } = this.#options;
-    const { session, content, body } = wish;
+    const { session, content } = wish;
     const tried = new Set<string>();
     for (let attempt = 1; !exchange.finished; attempt += 1) {
       await this.#someWorker(exchange, wish.deadlineMs);
@@ -124,7 +122,7 @@ export class PoolService implements Service {
           cached_tokens: claim.cachedTokens,
         }),
       });
-      const outcome = await this.#forwardTo(exchange, forward, claim, body);
+      const outcome = await this.#forwardTo(bytes, claim);
       if (outcome.result !== "upstream_failed" || outcome.status !== 0) return;
       const reason = outcome.reason ?? "upstream_reset";
       if (!outcome.retriable) throw upstreamFailure(reason, "the worker");
@@ -142,38 +140,23 @@ export class PoolService implements Service {
 
   /** One try; what it holds is released, and what it says about the worker is noted. */
   async #forwardTo(
-    exchange: Exchange,
-    forward: Forward,
+    bytes: PoolBytes,
     { worker, lease, booking, session, cachedTokens }: Claim,
-    body: Uint8Array | undefined,
   ): Promise<ForwardOutcome> {
-    let status = 0;
-    let usage: UsageReader | undefined;
-    let isFirst = true;
-    const outcome = await forward(exchange, lease, {
-      ...(body === undefined ? {} : { body }),
-      returnFailure: true,
-      onHead: (found, headers) => {
-        status = found;
-        if (body !== undefined && found === 200 && isPlain(headers)) usage = new UsageReader();
-      },
-      onBody: (chunk) => {
-        if (isFirst) booking.prefillComplete();
-        isFirst = false;
-        usage?.add(chunk);
-      },
-    }).finally(() => {
+    const moved = await bytes.move(lease, () => booking.prefillComplete()).finally(() => {
       booking.release();
       session?.release();
     });
+    const { outcome, status } = moved;
     if (outcome.result === "upstream_failed") {
       const reason = outcome.reason ?? "upstream_failed";
       worker.failed(reason);
       if (reason === "upstream_connect_failed") this.#options.choice.forgetSupposed(worker.id);
     } else if (ILL_STATUSES.has(status)) worker.failed(`status_${status}`);
     else if (outcome.result === "complete") worker.answered();
-    const reported = outcome.result === "complete" ? usage?.cachedTokens() : undefined;
-    if (reported !== undefined) this.#options.metrics.reported(reported, cachedTokens);
+    if (moved.cachedTokens !== undefined) {
+      this.#options.metrics.reported(moved.cachedTokens, cachedTokens);
+    }
     return outcome;
   }
 
@@ -183,7 +166,7 @@ export class PoolService implements Service {
     while (!members.anyAvailable && !exchange.finished) await wait.wait(exchange, deadlineMs);
   }
 
-  #adapterOf({ model }: OpenAiRequest): { lora?: string } {
+  #adapterOf({ model }: PromptFacts): { lora?: string } {
     if (model === undefined || model === this.#options.model) return {};
     if (this.#options.adapters.has(model)) return { lora: model };
     throw new BatonError("unknown_model", `the model ${model} does not exist`, {
@@ -192,8 +175,8 @@ export class PoolService implements Service {
   }
 
   /** An id that is too long to be remembered names no session. */
-  #sessionOf(exchange: Exchange, request: OpenAiRequest | undefined): string | undefined {
-    let session = request?.session;
+  #sessionOf(exchange: Exchange, facts: PromptFacts | undefined): string | undefined {
+    let session = facts?.session;
     for (const name of this.#options.sessionHeaders) {
       const value = exchange.header(name);
       if (value === undefined || value === "") continue;
@@ -204,11 +187,4 @@ export class PoolService implements Service {
     const { length } = new TextEncoder().encode(session);
     return length <= MAX_SESSION_BYTES ? session : undefined;
   }
-}
-
-function isPlain(headers: HeaderLines): boolean {
-  for (let at = 0; at < headers.length; at += 2) {
-    if (headers[at]?.toLowerCase() === "content-encoding") return false;
-  }
-  return true;
 }

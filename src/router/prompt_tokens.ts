@@ -1,11 +1,11 @@
 /**
- * The tokens of a prompt, from the cheapest source that has them: the request itself, a tokenizer of
- * ours, else a worker's `/tokenize` (vLLM's form) within a time limit. Without any of them a prompt is
- * known by its text only.
+ * The tokens of a prompt, from the cheapest source that has them: what was read of the request (its
+ * own ids, or a tokenizer of ours), else a worker's `/tokenize` (vLLM's form) within a time limit.
+ * Without any of them a prompt is known by its text only.
  */
 
 import type { Clock, Http } from "../runtime/runtime.ts";
-import type { OpenAiRequest } from "./openai_request.ts";
+import type { PromptFacts } from "./prompt_facts.ts";
 
 export type PromptContent =
   & { readonly salt?: string; readonly lora?: string; readonly eagle?: boolean }
@@ -16,8 +16,6 @@ export interface PromptTokensOptions {
   readonly clock: Clock;
   /** The longest time that a request waits for its tokens. */
   readonly timeoutMs: number;
-  /** The tokens of a request, or undefined when it has to be asked elsewhere. */
-  readonly local?: ((request: OpenAiRequest) => Uint32Array | undefined) | undefined;
   /** Told where the content came from: request, local, worker, text. */
   readonly onSource?: ((source: string) => void) | undefined;
 }
@@ -38,21 +36,16 @@ export class PromptTokens {
   }
 
   /** Never fails: what cannot be tokenised is taken as text. `worker` is the base URL of one. */
-  async read(request: OpenAiRequest, worker: string | undefined): Promise<PromptContent> {
-    const salt = request.salt === undefined ? {} : { salt: request.salt };
-    const { local, onSource } = this.#options;
-    let source = "request";
-    let tokens = request.tokens;
-    if (tokens === undefined) [source, tokens] = ["local", local?.(request)];
-    if (tokens === undefined) [source, tokens] = ["worker", await this.#ask(request, worker)];
-    if (tokens === undefined) source = "text";
-    onSource?.(source);
-    return tokens === undefined ? { text: request.text, ...salt } : { tokens, ...salt };
+  async read(facts: PromptFacts, worker: string | undefined): Promise<PromptContent> {
+    const salt = facts.salt === undefined ? {} : { salt: facts.salt };
+    const tokens = facts.tokens ?? await this.#ask(facts, worker);
+    this.#options.onSource?.(facts.source ?? (tokens === undefined ? "text" : "worker"));
+    return tokens === undefined ? { text: facts.text, ...salt } : { tokens, ...salt };
   }
 
-  async #ask(request: OpenAiRequest, worker: string | undefined): Promise<Uint32Array | undefined> {
+  async #ask(facts: PromptFacts, worker: string | undefined): Promise<Uint32Array | undefined> {
     const { http, clock, timeoutMs } = this.#options;
-    if (worker === undefined || request.tokenize === undefined) return undefined;
+    if (worker === undefined || facts.tokenize === undefined) return undefined;
     if (timeoutMs === 0 || clock.monotonic() < this.#pausedUntil) return undefined;
     const timeout = new AbortController();
     const cancel = clock.after(timeoutMs, () => timeout.abort());
@@ -60,7 +53,7 @@ export class PromptTokens {
       const response = await http.fetch(`${worker}/tokenize`, {
         method: "POST",
         headers: { "content-type": "application/json" },
-        body: JSON.stringify(request.tokenize),
+        body: JSON.stringify(facts.tokenize),
         signal: timeout.signal,
       });
       const answer: unknown = await response.json();

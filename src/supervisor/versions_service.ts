@@ -9,7 +9,7 @@
 
 import { BatonError } from "../errors.ts";
 import type { Exchange, Forward } from "../proxy/exchange.ts";
-import { stripMount } from "../proxy/path.ts";
+import { isAnyOf, stripMount } from "../proxy/path.ts";
 import type { Service } from "../proxy/routes.ts";
 import type { Target } from "../proxy/target.ts";
 import { upstreamFailure } from "../proxy/upstream_failure.ts";
@@ -62,29 +62,22 @@ export class VersionsService implements Service {
     if (target === undefined) {
       throw new BatonError("bad_request", "the path does not spell its version plainly");
     }
-    if (this.#isDrainPath(exchange.path.slice(prefixOf(mount, version).length))) {
+    // A child without an admin listener has its drain on the port that clients reach.
+    const rest = exchange.path.slice(prefixOf(mount, version).length);
+    if (isAnyOf(rest, this.#options.drainPaths)) {
       throw new BatonError("not_found", "there is nothing at this path");
     }
     return this.#serve(exchange, forward, worker, target);
   }
 
   /** How long a request may wait for the host to serve anything: what its version may hope for. */
-  startHoldMs(exchange: Exchange, mount: string): number {
+  startHoldMs(exchange: Pick<Exchange, "path">, mount: string): number {
     const version = versionOf(exchange.path, mount);
     if (version === "") return 0;
     const worker = this.#options.worker(version);
     if (worker === undefined || !worker.known) return this.#options.unheardHoldMs();
     const outlook = worker.outlook();
     return outlook.kind === "soon" ? outlook.timeoutMs : 0;
-  }
-
-  /**
-   * A child without an admin listener has its drain on the port that clients reach. Compared as
-   * loosely as frameworks route: without regard to case and to a slash at the end.
-   */
-  #isDrainPath(rest: string): boolean {
-    const path = rest.replace(/\/+$/, "").toLowerCase();
-    return this.#options.drainPaths.some((hidden) => hidden.toLowerCase() === path);
   }
 
   async #serve(

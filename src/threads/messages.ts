@@ -7,9 +7,12 @@ import type { ForwardOutcome } from "../proxy/exchange.ts";
 import type { LeaseKind, TargetOptions } from "../proxy/target.ts";
 import type { Timeouts } from "../proxy/timeouts.ts";
 import type { TrafficOptions } from "../proxy/traffic.ts";
+import type { PoolConfig } from "../config/pool.ts";
 import type { Level } from "../observe/log.ts";
+import type { PromptFacts } from "../router/prompt_facts.ts";
 import type { Address, ListenOptions } from "../runtime/runtime.ts";
 import type { TlsPair } from "../runtime/tls_contract.ts";
+import type { ToldError } from "./told_error.ts";
 
 /** A target as a thread has to know it. */
 export interface SharedTarget extends TargetOptions {
@@ -30,10 +33,18 @@ export interface SharedService {
    */
   readonly direct: readonly (readonly [version: string, target: number])[];
   readonly byVersion: boolean;
+  /** Paths behind the version that are not the target's to answer. */
+  readonly hidden: readonly string[];
+  /** The bodies of POSTs are read before asking: what they say is all that is missing to choose. */
+  readonly readsFirst: boolean;
   readonly timeouts: Partial<Timeouts> | undefined;
-  /** How long a request may wait while the host has nothing to serve yet; 0: not at all. */
-  readonly startHoldMs: number;
 }
+
+/** How a thread reads the prompts of a pool's requests. */
+export interface PoolReading extends Pick<PoolConfig, "maxBodyBytes" | "tokenizer"> {}
+
+/** A prompt that a thread has read, or why it has not. */
+export type ToldPrompt = { readonly facts: PromptFacts } | { readonly error: ToldError };
 
 export interface Table {
   /** Counts up with every table. */
@@ -71,8 +82,12 @@ export type ToThread =
     readonly kind: "start";
     readonly settings: ListenerSettings;
     readonly gate: HostGate;
+    /** Services that are pools, by name. */
+    readonly pools: readonly (readonly [service: string, reading: PoolReading])[];
     /** Exchanges of the thread that are in flight: the thread writes, main reads. */
     readonly inflight: SharedArrayBuffer;
+    /** Client connections: of all threads, and of this one. */
+    readonly connections: { readonly total: SharedArrayBuffer; readonly own: SharedArrayBuffer };
   }
   | { readonly kind: "table"; readonly table: Table }
   | { readonly kind: "gate"; readonly gate: HostGate }
@@ -81,9 +96,13 @@ export type ToThread =
   | { readonly kind: "tell_idle"; readonly question: number }
   | { readonly kind: "cut"; readonly lease: number; readonly reason: string }
   | { readonly kind: "warn"; readonly lease: number }
-  | {
+  | { readonly kind: "start_hold"; readonly question: number; readonly holdMs: number }
+  | { readonly kind: "read_prompt"; readonly exchange: number }
+  | Noted & {
     readonly kind: "forward";
     readonly exchange: number;
+    /** Whoever asked for it wants to know what the answer says (PoolBytes). */
+    readonly forPool: boolean;
     readonly target: TargetOptions & { readonly id: number };
     readonly path: string | undefined;
     readonly returnFailure: boolean;
@@ -91,23 +110,20 @@ export type ToThread =
   }
   | { readonly kind: "cut_forward"; readonly exchange: number; readonly reason: string }
   | { readonly kind: "warn_forward"; readonly exchange: number }
-  | { readonly kind: "note"; readonly exchange: number; readonly fields: Record<string, unknown> }
-  | {
+  | Noted & {
     readonly kind: "respond";
     readonly exchange: number;
     readonly status: number;
     readonly headers: readonly (readonly [string, string])[];
     readonly body: Uint8Array | undefined;
   }
-  | {
-    readonly kind: "fail";
-    readonly exchange: number;
-    readonly code: string;
-    readonly message: string;
-    readonly detail: Readonly<Record<string, unknown>>;
-    readonly retryAfterS: number | undefined;
-  }
-  | { readonly kind: "done"; readonly exchange: number };
+  | Noted & { readonly kind: "fail"; readonly exchange: number; readonly error: ToldError }
+  | Noted & { readonly kind: "done"; readonly exchange: number };
+
+/** What of an exchange is to stand on its log line; it goes along with what is told next. */
+interface Noted {
+  readonly notes?: Readonly<Record<string, unknown>>;
+}
 
 /** A lease that a thread holds on a target that is retired. */
 export interface OpenLease {
@@ -144,14 +160,21 @@ export type ToMain =
     readonly headers: readonly string[];
     readonly remoteAddress: string;
     readonly host: string;
+    readonly prompt: ToldPrompt | undefined;
   }
+  | { readonly kind: "may_wait"; readonly question: number; readonly path: string }
   | { readonly kind: "gone"; readonly exchange: number }
+  | { readonly kind: "prompt"; readonly exchange: number; readonly prompt: ToldPrompt }
+  | { readonly kind: "first_byte"; readonly exchange: number }
   | {
     readonly kind: "outcome";
     readonly exchange: number;
     readonly outcome: ForwardOutcome;
     readonly answered: boolean;
     readonly failure: string | undefined;
+    /** For a pool: the status of the target's answer, and what its usage says. */
+    readonly status: number;
+    readonly cachedTokens: number | undefined;
   }
   | { readonly kind: "forward_kind"; readonly exchange: number; readonly leaseKind: LeaseKind }
   | { readonly kind: "idle"; readonly question: number }

@@ -4,11 +4,15 @@
  */
 
 import { BatonError } from "../errors.ts";
-import type { Exchange, Forward, ForwardOptions, ForwardOutcome } from "../proxy/exchange.ts";
+import type { Forward, ForwardOptions, ForwardOutcome } from "../proxy/exchange.ts";
 import type { Lease, Target } from "../proxy/target.ts";
-import type { ToMain, ToThread } from "./messages.ts";
+import type { FarExchange, Moved, PoolBytes } from "../router/pool_bytes.ts";
+import type { PromptFacts } from "../router/prompt_facts.ts";
+import type { ToldPrompt, ToMain, ToThread } from "./messages.ts";
+import { errorTold, tellError } from "./told_error.ts";
 
 type Asking = Extract<ToMain, { kind: "exchange" }>;
+type Outcome = Extract<ToMain, { kind: "outcome" }>;
 
 export interface RemoteExchangeOptions {
   readonly post: (message: ToThread) => void;
@@ -16,7 +20,14 @@ export interface RemoteExchangeOptions {
   readonly idOf: (target: Target) => number;
 }
 
-export class RemoteExchange implements Exchange {
+/** What the thread is moving. */
+interface Moving {
+  readonly lease: Lease;
+  readonly firstByte: () => void;
+  readonly settle: (moved: Moved) => void;
+}
+
+export class RemoteExchange implements FarExchange {
   readonly requestId: string;
   readonly method: string;
   readonly target: string;
@@ -25,12 +36,20 @@ export class RemoteExchange implements Exchange {
   readonly remoteAddress: string;
   finished = false;
   answered = false;
+  /** For a pool: its thread reads and watches. */
+  readonly bytes: PoolBytes = {
+    readPrompt: () => this.#readPrompt(),
+    move: (lease, firstByte) => this.#move(lease, { returnFailure: true }, firstByte),
+  };
   readonly #id: number;
   readonly #host: string;
   readonly #options: RemoteExchangeOptions;
   readonly #abortListeners: (() => void)[] = [];
-  #lease: Lease | undefined;
-  #settle: ((outcome: ForwardOutcome, failure: string | undefined) => void) | undefined;
+  #prompt: ToldPrompt | undefined;
+  #onPrompt: ((prompt: ToldPrompt) => void) | undefined;
+  #moving: Moving | undefined;
+  /** For the log line; they go along with the next message. */
+  #notes: Readonly<Record<string, unknown>> | undefined;
   /** Answers that are still being read. */
   #pending: Promise<void> = Promise.resolve();
 
@@ -44,6 +63,7 @@ export class RemoteExchange implements Exchange {
     this.headers = asking.headers;
     this.remoteAddress = asking.remoteAddress;
     this.#host = asking.host;
+    this.#prompt = asking.prompt;
   }
 
   header(name: string): string | undefined {
@@ -57,12 +77,19 @@ export class RemoteExchange implements Exchange {
     if (!this.finished) this.#abortListeners.push(listener);
   }
 
+  /** A body stays with its thread: `bytes` is the way to what it says. */
   readBody(): Promise<Uint8Array> {
     return Promise.reject(new BatonError("not_implemented", "bodies are not read across threads"));
   }
 
   note(fields: Readonly<Record<string, unknown>>): void {
-    this.#options.post({ kind: "note", exchange: this.#id, fields: { ...fields } });
+    this.#notes = { ...this.#notes, ...fields };
+  }
+
+  #takeNotes(): { notes?: Readonly<Record<string, unknown>> } {
+    const notes = this.#notes;
+    this.#notes = undefined;
+    return notes === undefined ? {} : { notes };
   }
 
   respond(response: Response): void {
@@ -75,7 +102,9 @@ export class RemoteExchange implements Exchange {
     const { status } = response;
     const headers = [...response.headers];
     const body = response.body === null ? undefined : new Uint8Array(await response.arrayBuffer());
-    this.#options.post({ kind: "respond", exchange: this.#id, status, headers, body });
+    const exchange = this.#id;
+    const notes = this.#takeNotes();
+    this.#options.post({ kind: "respond", exchange, status, headers, body, ...notes });
   }
 
   /** For the app that answers what no service is mounted for. */
@@ -94,80 +123,119 @@ export class RemoteExchange implements Exchange {
     try {
       await answer();
       await this.#pending;
-      this.#options.post({ kind: "done", exchange });
+      this.#options.post({ kind: "done", exchange, ...this.#takeNotes() });
     } catch (error) {
-      const known = error instanceof BatonError
-        ? error
-        : new BatonError("internal", "internal error");
-      const { code, message, detail, retryAfterS } = known;
-      this.#options.post({ kind: "fail", exchange, code, message, detail, retryAfterS });
-      if (known !== error) throw error;
+      const told = tellError(error);
+      this.#options.post({ kind: "fail", exchange, error: told, ...this.#takeNotes() });
+      if (!(error instanceof BatonError)) throw error;
     } finally {
       this.finished = true;
     }
   }
 
+  async #readPrompt(): Promise<PromptFacts> {
+    if (this.finished) throw new BatonError("client_closed", "the client has left");
+    if (this.#prompt === undefined) {
+      this.#prompt = await new Promise<ToldPrompt>((resolve) => {
+        this.#onPrompt = resolve;
+        this.#options.post({ kind: "read_prompt", exchange: this.#id });
+      });
+    }
+    const prompt = this.#prompt;
+    if ("error" in prompt) throw errorTold(prompt.error);
+    return prompt.facts;
+  }
+
   /** Has the thread move it; the lease stays here and is released when the thread says so. */
-  forward(lease: Lease, options: ForwardOptions): Promise<ForwardOutcome> {
+  async forward(lease: Lease, options: ForwardOptions): Promise<ForwardOutcome> {
+    return (await this.#move(lease, options, undefined)).outcome;
+  }
+
+  #move(
+    lease: Lease,
+    options: ForwardOptions,
+    firstByte: (() => void) | undefined,
+  ): Promise<Moved> {
     const exchange = this.#id;
     if (this.finished) {
       lease.release();
-      return Promise.resolve({
-        result: "client_closed",
-        status: 499,
-        retriable: false,
-        bytesToClient: 0,
-      });
+      return Promise.resolve(nothingOf({ result: "client_closed", status: 499 }));
     }
-    const { target } = lease;
-    const { post } = this.#options;
-    this.#lease = lease;
+    const { service, version, generation, address, protocol } = lease.target;
+    const { post, idOf } = this.#options;
     lease.cut = (reason) => post({ kind: "cut_forward", exchange, reason });
     lease.warn = () => post({ kind: "warn_forward", exchange });
     return new Promise((resolve) => {
-      this.#settle = (outcome, failure) => {
-        this.#settle = undefined;
-        this.#lease = undefined;
-        lease.release(failure);
-        resolve(outcome);
-      };
-      const { service, version, generation, address, protocol } = target;
+      this.#moving = { lease, firstByte: firstByte ?? (() => {}), settle: resolve };
       post({
         kind: "forward",
         exchange,
-        target: { id: this.#options.idOf(target), service, version, generation, address, protocol },
+        target: { id: idOf(lease.target), service, version, generation, address, protocol },
         path: options.target,
         returnFailure: options.returnFailure === true,
         timeouts: options.timeouts === undefined ? undefined : { ...options.timeouts },
+        forPool: firstByte !== undefined,
+        ...this.#takeNotes(),
       });
     });
   }
 
   /** A message of the thread about it. */
-  told(message: Extract<ToMain, { kind: "gone" | "outcome" | "forward_kind" }>): void {
+  told(
+    message: Extract<
+      ToMain,
+      { kind: "gone" | "prompt" | "first_byte" | "outcome" | "forward_kind" }
+    >,
+  ): void {
     switch (message.kind) {
       case "gone":
-        this.finished = true;
-        for (const listener of this.#abortListeners.splice(0)) listener();
-        return;
+        return this.#leave();
+      case "prompt":
+        return this.#onPrompt?.(message.prompt);
+      case "first_byte":
+        return this.#moving?.firstByte();
       case "forward_kind":
-        if (this.#lease !== undefined) this.#lease.kind = message.leaseKind;
+        if (this.#moving !== undefined) this.#moving.lease.kind = message.leaseKind;
         return;
       case "outcome":
         this.answered ||= message.answered;
-        this.#settle?.(message.outcome, message.failure);
+        return this.#settle(message, message.failure);
     }
+  }
+
+  #settle(moved: Pick<Outcome, keyof Moved>, failure: string | undefined): void {
+    const moving = this.#moving;
+    if (moving === undefined) return;
+    this.#moving = undefined;
+    moving.lease.release(failure);
+    const { outcome, status, cachedTokens } = moved;
+    moving.settle({ outcome, status, cachedTokens });
+  }
+
+  /** Its client is gone. */
+  #leave(): void {
+    this.finished = true;
+    for (const listener of this.#abortListeners.splice(0)) listener();
   }
 
   /** Its thread is no more. */
   lost(): void {
-    this.finished = true;
-    for (const listener of this.#abortListeners.splice(0)) listener();
-    this.#settle?.(
-      { result: "cut", status: 0, reason: "thread_ended", retriable: false, bytesToClient: 0 },
+    this.#leave();
+    this.#onPrompt?.({ error: tellError(new BatonError("client_closed", "the client has left")) });
+    this.#settle(
+      nothingOf({ result: "cut", status: 0, reason: "thread_ended" }),
       "thread_ended",
     );
   }
+}
+
+/** How it ends when nothing was moved, or nobody knows what. */
+function nothingOf(outcome: Pick<ForwardOutcome, "result" | "status" | "reason">): Moved {
+  return {
+    outcome: { ...outcome, retriable: false, bytesToClient: 0 },
+    status: 0,
+    cachedTokens: undefined,
+  };
 }
 
 /** The forwarder of exchanges that are on other threads. */

@@ -19,7 +19,7 @@ export class Replicas {
   readonly #options: ReplicasOptions;
   readonly #targets = new Map<number, Replica>();
   readonly #byLease = new Map<number, Lease>();
-  #services = new Map<string, Map<string, Replica>>();
+  #services = new Map<string, Service>();
   #lastLease = 0;
 
   constructor(options: ReplicasOptions) {
@@ -32,12 +32,12 @@ export class Replicas {
       if (this.#targets.has(shared.id)) continue;
       this.#targets.set(shared.id, new Replica(shared.id, shared, this.#options));
     }
-    this.#services = new Map(table.services.map(({ name, direct }) => {
-      const targets = direct.flatMap(([version, id]): [string, Replica][] => {
+    this.#services = new Map(table.services.map((shared) => {
+      const targets = shared.direct.flatMap(([version, id]): [string, Replica][] => {
         const replica = this.#targets.get(id);
         return replica === undefined ? [] : [[version, replica]];
       });
-      return [name, new Map(targets)];
+      return [shared.name, { shared, targets: new Map(targets) }];
     }));
     const kept = new Set(table.targets.map(({ id }) => id));
     const retired = [...this.#targets.values()].filter(({ id }) => !kept.has(id));
@@ -48,7 +48,12 @@ export class Replicas {
 
   /** Where a service's requests for a version go; undefined when the main thread has to say. */
   direct(service: string, version: string): Target | undefined {
-    return this.#services.get(service)?.get(version);
+    return this.#services.get(service)?.targets.get(version);
+  }
+
+  /** A service as the present table has it. */
+  service(name: string): SharedService | undefined {
+    return this.#services.get(name)?.shared;
   }
 
   find(id: number): Target | undefined {
@@ -77,6 +82,11 @@ export class Replicas {
       return openLease(id, lease, this.#options.clock.monotonic());
     });
   }
+}
+
+interface Service {
+  readonly shared: SharedService;
+  readonly targets: ReadonlyMap<string, Replica>;
 }
 
 interface Follower {

@@ -7,12 +7,16 @@ import { createLog } from "../observe/log.ts";
 import type { Service } from "../proxy/routes.ts";
 import { Routes } from "../proxy/routes.ts";
 import { startTraffic, type TrafficServer } from "../proxy/traffic.ts";
+import { loadTokenizer } from "../router/load_tokenizer.ts";
+import type { ReadingOptions } from "../router/pool_bytes.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import type { ParentThread } from "../runtime/threads_contract.ts";
 import { AskedExchanges } from "./asked.ts";
 import type { HostGate, SharedService, ToMain, ToThread } from "./messages.ts";
 import { Replicas } from "./replicas.ts";
+import { SharedCount } from "./shared_count.ts";
 import { createThreadMetrics } from "./thread_metrics.ts";
+import { ThreadPool } from "./thread_pool.ts";
 import { ThreadService } from "./thread_service.ts";
 
 /** Between two hand-overs of metrics. */
@@ -32,7 +36,10 @@ class DataThread {
   readonly #metrics = createThreadMetrics();
   readonly #routes = new Routes();
   readonly #catchAll: Service;
-  #mounted = "";
+  /** The pools among the services, by name. */
+  readonly #pools = new Map<string, ReadingOptions>();
+  #services: readonly SharedService[] = [];
+  #mounted: string | undefined;
   #gate: HostGate = { accepting: false, draining: false };
   #onGate: (() => void) | undefined;
   #inflight: Int32Array = new Int32Array(1);
@@ -59,7 +66,10 @@ class DataThread {
       case "start":
         return void this.#start(message);
       case "table":
-        return this.#mount(this.#replicas.apply(message.table));
+        this.#services = this.#replicas.apply(message.table);
+        return this.#mount();
+      case "start_hold":
+        return this.#asked.toldHold(message.question, message.holdMs);
       case "gate":
         this.#gate = message.gate;
         this.#onGate?.();
@@ -96,13 +106,16 @@ class DataThread {
       level: logLevel,
     });
     const gate = () => this.#gate;
+    const { total, own } = message.connections;
     try {
+      await this.#openPools(message.pools);
       this.#server = await startTraffic({
         ...settings,
         runtime,
         log,
         metrics: this.#metrics,
         routes: this.#routes,
+        connectionCount: new SharedCount(total, own),
         lifecycle: {
           admit: () => this.#admit(),
           get draining() {
@@ -123,19 +136,37 @@ class DataThread {
     this.#report();
   }
 
-  #mount(services: readonly SharedService[]): void {
+  async #openPools(
+    pools: Extract<ToThread, { kind: "start" }>["pools"],
+  ): Promise<void> {
+    for (const [service, { maxBodyBytes, tokenizer }] of pools) {
+      const loaded = await loadTokenizer(this.#runtime.files, service, tokenizer);
+      this.#pools.set(service, { maxBodyBytes, tokenizer: loaded });
+    }
+    this.#mounted = "";
+    this.#mount();
+  }
+
+  /** Once it is known how pools read; before that nobody is listening. */
+  #mount(): void {
+    if (this.#mounted === undefined) return;
+    const services = this.#services;
     // The routes change only when services do; who serves a version is looked up each time.
     const key = JSON.stringify(services.map(({ name, mounts }) => [name, mounts]));
     if (key === this.#mounted) return;
     this.#mounted = key;
-    const { clock } = this.#runtime;
     const timeouts = new Map(services.map((shared) => [shared.name, shared.timeouts]));
     this.#routes.replace(
-      services.map((shared) =>
-        new ThreadService({ shared, clock, replicas: this.#replicas, asked: this.#asked })
-      ),
+      services.map((shared) => this.#service(shared)),
       (name) => timeouts.get(name),
     );
+  }
+
+  #service(shared: SharedService): Service {
+    const common = { shared, replicas: this.#replicas, asked: this.#asked };
+    const reading = this.#pools.get(shared.name);
+    if (reading !== undefined) return new ThreadPool({ ...common, reading });
+    return new ThreadService({ ...common, clock: this.#runtime.clock });
   }
 
   #admit(): (() => void) | undefined {

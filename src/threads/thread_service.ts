@@ -4,8 +4,9 @@
  */
 
 import type { Exchange, Forward, ForwardOutcome } from "../proxy/exchange.ts";
-import { stripMount } from "../proxy/path.ts";
+import { isAnyOf, stripMount } from "../proxy/path.ts";
 import type { Service } from "../proxy/routes.ts";
+import type { Lease } from "../proxy/target.ts";
 import { upstreamFailure } from "../proxy/upstream_failure.ts";
 import type { Clock } from "../runtime/runtime.ts";
 import type { AskedExchanges } from "./asked.ts";
@@ -30,25 +31,30 @@ export class ThreadService implements Service {
     this.mounts = options.shared.mounts;
   }
 
-  /** Which versions there will be is not known here: any may be. */
-  startHoldMs(): number {
-    return this.#options.shared.startHoldMs;
+  /** Only the main thread knows what a request may hope for. */
+  startHoldMs({ path }: Pick<Exchange, "path">): Promise<number> {
+    return this.#options.asked.mayWait(path);
   }
 
   handle(exchange: Exchange, forward: Forward, mount: string): Promise<void> {
-    const { shared, replicas, asked, clock } = this.#options;
+    const { shared, asked } = this.#options;
     const version = shared.byVersion ? versionOf(exchange.path, mount) : "";
     const prefix = version === "" ? "/" : mount === "/" ? `/${version}` : `${mount}/${version}`;
     const target = stripMount(exchange.target, prefix);
-    const lease = target === undefined
-      ? undefined
-      : replicas.direct(this.name, version)?.claim(exchange.requestId, clock.monotonic());
+    const isHidden = shared.hidden.length > 0 &&
+      isAnyOf(exchange.path.slice(prefix.length), shared.hidden);
+    const lease = target === undefined || isHidden ? undefined : this.#claim(exchange, version);
     if (lease === undefined || target === undefined) return asked.ask(exchange, forward);
     return this.#move(
       exchange,
       forward,
       () => forward(exchange, lease, shared.byVersion ? { target, returnFailure: true } : {}),
     );
+  }
+
+  #claim(exchange: Exchange, version: string): Lease | undefined {
+    const { replicas, clock } = this.#options;
+    return replicas.direct(this.name, version)?.claim(exchange.requestId, clock.monotonic());
   }
 
   async #move(

@@ -1,8 +1,6 @@
 /**
  * The traffic listener in several threads: the main thread keeps the truth, and tells every thread of
  * each change in one ordered stream of tables.
- *
- * About 400 lines because it is the one place that knows all threads.
  */
 
 import type { Log } from "../observe/log.ts";
@@ -11,21 +9,26 @@ import type { Forward } from "../proxy/exchange.ts";
 import { Routes, type Service } from "../proxy/routes.ts";
 import type { Target } from "../proxy/target.ts";
 import type { Timeouts } from "../proxy/timeouts.ts";
-import type { TrafficServer } from "../proxy/traffic.ts";
+import { randomPseudonym, type TrafficServer } from "../proxy/traffic.ts";
 import type { Address, Runtime } from "../runtime/runtime.ts";
-import type { Thread } from "../runtime/threads_contract.ts";
 import type { TlsPair } from "../runtime/tls_contract.ts";
-import type { HostGate, ListenerSettings, SharedService, ToMain, ToThread } from "./messages.ts";
-import { RemoteExchange, remoteForward } from "./remote_exchange.ts";
+import type { HostGate, ListenerSettings, PoolReading, SharedService } from "./messages.ts";
+import { type RemoteExchange, remoteForward } from "./remote_exchange.ts";
+import { sharedWord } from "./shared_count.ts";
 import { SharedTargetLeases } from "./shared_targets.ts";
+import { ThreadHandle } from "./thread_handle.ts";
 
 /** A service whose requests threads may move without asking, where there is nothing to decide. */
 export interface ThreadedService {
   readonly service: Service;
   /** The next path segment is a version, and is cut off. */
   readonly byVersion: boolean;
-  /** How long a request may wait while the host has nothing to serve yet (default: not at all). */
-  readonly startHoldMs?: number;
+  /** Paths behind the version that are not the target's to answer. */
+  readonly hidden?: readonly string[];
+  /** It is a pool: its threads read prompts, and the main thread chooses by them. */
+  readonly pool?: PoolReading;
+  /** For a pool: prompts may be read before anybody wants to know them. */
+  readsFirst?(): boolean;
   /** Where every request goes now: by version, or "" for all. */
   direct(): readonly (readonly [version: string, target: Target])[];
   /** Called, in the turn in which it happens, when `direct` may have changed. */
@@ -66,10 +69,14 @@ export class ThreadedTraffic implements TrafficServer {
   readonly forward: Forward = remoteForward;
   readonly #options: ThreadedTrafficOptions;
   readonly #routes = new Routes();
-  readonly #threads = new Set<DataThread>();
+  readonly #threads = new Set<ThreadHandle>();
   readonly #shared = new Map<Target, SharedTargetLeases>();
   readonly #byId = new Map<number, SharedTargetLeases>();
   readonly #unsubscribe: (() => void)[] = [];
+  /** Client connections of all threads. */
+  readonly #connections = sharedWord();
+  /** One name in `Via` for all: a circle may come back by another thread. */
+  readonly #pseudonym: string;
   #pair: TlsPair | undefined;
   #address: Address;
   #lastTarget = 0;
@@ -81,6 +88,7 @@ export class ThreadedTraffic implements TrafficServer {
     this.#options = options;
     this.#pair = options.settings.tls?.pair;
     this.#address = options.settings.listen.address;
+    this.#pseudonym = options.settings.pseudonym ?? randomPseudonym(options.runtime);
     this.#routes.replace(options.services.map(({ service }) => service));
     options.metrics.gauge("baton_connections", "Open client connections.").collect((gauge) =>
       gauge.set(this.connections)
@@ -101,13 +109,15 @@ export class ThreadedTraffic implements TrafficServer {
 
   async #startThread(): Promise<void> {
     const { runtime, settings, gate } = this.#options;
-    const thread = new DataThread(runtime.threads.start(MODULE), {
+    const thread = new ThreadHandle(runtime.threads.start(MODULE), {
       runtime,
       log: this.#options.log,
       metrics: this.#options.metrics,
       shared: this.#byId,
+      connections: this.#connections,
       serve: (exchange) => this.#serve(exchange),
-      idOf: (target) => this.#share(target).id,
+      startHoldMs: (path) => this.#startHoldMs(path),
+      idOf: (target) => this.#idOf(target),
       ended: (one, error) => this.#threadEnded(one, error),
     });
     this.#threads.add(thread);
@@ -116,11 +126,17 @@ export class ThreadedTraffic implements TrafficServer {
     const tls = settings.tls === undefined || this.#pair === undefined
       ? {}
       : { tls: { ...settings.tls, pair: this.#pair } };
-    this.#address = await thread.listen({ ...settings, listen, ...tls }, gate());
+    this.#address = await thread.listen({
+      settings: { ...settings, listen, ...tls, pseudonym: this.#pseudonym },
+      gate: gate(),
+      pools: this.#options.services.flatMap(({ service, pool }) =>
+        pool === undefined ? [] : [[service.name, pool] as const]
+      ),
+    });
     if (this.#isDraining) thread.post({ kind: "drain" });
   }
 
-  #threadEnded(thread: DataThread, error: string | undefined): void {
+  #threadEnded(thread: ThreadHandle, error: string | undefined): void {
     if (!this.#threads.delete(thread)) return;
     for (const shared of this.#shared.values()) shared.threadEnded(thread);
     if (this.#isClosing) return;
@@ -156,18 +172,27 @@ export class ThreadedTraffic implements TrafficServer {
     return shared;
   }
 
+  /** A target that no thread knows yet is told before anything is moved to it. */
+  #idOf(target: Target): number {
+    const isNew = !this.#shared.has(target);
+    const { id } = this.#share(target);
+    if (isNew && !target.retired) this.publish();
+    return id;
+  }
+
   /** Tells every thread who serves now. */
   publish(): void {
     this.#lastTable += 1;
     for (const thread of this.#threads) this.#tellTable(thread);
   }
 
-  #tellTable(thread: DataThread): void {
+  #tellTable(thread: ThreadHandle): void {
     const services: SharedService[] = this.#options.services.map((one) => ({
       name: one.service.name,
       mounts: one.service.mounts,
       byVersion: one.byVersion,
-      startHoldMs: one.startHoldMs ?? 0,
+      hidden: one.hidden ?? [],
+      readsFirst: one.readsFirst?.() ?? false,
       timeouts: this.#options.timeouts(one.service.name),
       direct: one.direct().flatMap(([version, target]) =>
         target.retired ? [] : [[version, this.#share(target).id] as const]
@@ -179,6 +204,11 @@ export class ThreadedTraffic implements TrafficServer {
   }
 
   // ---------------------------------------------------------------------------------- exchanges
+
+  #startHoldMs(path: string): number | Promise<number> {
+    const route = this.#routes.match(path);
+    return route?.service.startHoldMs?.({ path }, route.mount) ?? 0;
+  }
 
   async #serve(exchange: RemoteExchange): Promise<void> {
     const { settings, appFetch, log } = this.#options;
@@ -245,157 +275,5 @@ export class ThreadedTraffic implements TrafficServer {
   destroy(): void {
     this.#isClosing = true;
     for (const thread of this.#threads) thread.destroy();
-  }
-}
-
-interface DataThreadOptions {
-  readonly runtime: Runtime;
-  readonly log: Log;
-  readonly metrics: Metrics;
-  readonly shared: ReadonlyMap<number, SharedTargetLeases>;
-  readonly serve: (exchange: RemoteExchange) => Promise<void>;
-  readonly idOf: (target: Target) => number;
-  readonly ended: (thread: DataThread, error: string | undefined) => void;
-}
-
-/** One thread as the main thread sees it. */
-class DataThread {
-  connections = 0;
-  readonly #thread: Thread;
-  readonly #options: DataThreadOptions;
-  readonly #exchanges = new Map<number, RemoteExchange>();
-  readonly #inflight = new Int32Array(new SharedArrayBuffer(4));
-  readonly #questions = new Map<number, () => void>();
-  readonly #counters = new Map<string, ReturnType<Metrics["counter"]>>();
-  readonly #histograms = new Map<string, ReturnType<Metrics["histogram"]>>();
-  readonly #exited: Promise<string | undefined>;
-  #hasExited = false;
-  #lastQuestion = 0;
-  #listening: ((address: Address) => void) | undefined;
-  #failed: ((error: Error) => void) | undefined;
-  #closed: (() => void) | undefined;
-
-  constructor(thread: Thread, options: DataThreadOptions) {
-    this.#thread = thread;
-    this.#options = options;
-    thread.onMessage((message) => this.#told(message as ToMain));
-    this.#exited = new Promise((resolve) => thread.onExit(resolve));
-    void this.#exited.then((error) => this.#ended(error));
-  }
-
-  post(message: ToThread): void {
-    if (!this.#hasExited) this.#thread.post(message);
-  }
-
-  get inflight(): number {
-    return this.#hasExited ? 0 : Atomics.load(this.#inflight, 0);
-  }
-
-  listen(settings: ListenerSettings, gate: HostGate): Promise<Address> {
-    const inflight = this.#inflight.buffer as SharedArrayBuffer;
-    return new Promise((resolve, reject) => {
-      this.#listening = resolve;
-      this.#failed = reject;
-      this.post({ kind: "start", settings, gate, inflight });
-    });
-  }
-
-  idle(): Promise<void> {
-    if (this.#hasExited) return Promise.resolve();
-    this.#lastQuestion += 1;
-    const question = this.#lastQuestion;
-    return new Promise((resolve) => {
-      this.#questions.set(question, resolve);
-      this.post({ kind: "tell_idle", question });
-    });
-  }
-
-  async close(): Promise<void> {
-    if (this.#hasExited) return;
-    const closed = new Promise<void>((resolve) => (this.#closed = resolve));
-    this.post({ kind: "close" });
-    await Promise.race([closed, this.#exited]);
-    await this.#thread.terminate();
-    await this.#exited;
-  }
-
-  destroy(): void {
-    this.post({ kind: "destroy" });
-    if (this.#closed === undefined) void this.close();
-  }
-
-  #ended(error: string | undefined): void {
-    this.#hasExited = true;
-    this.#failed?.(new Error(error ?? "the thread ended"));
-    for (const exchange of this.#exchanges.values()) exchange.lost();
-    this.#exchanges.clear();
-    for (const resolve of this.#questions.values()) resolve();
-    this.#questions.clear();
-    this.#options.ended(this, error);
-  }
-
-  #told(message: ToMain): void {
-    const { shared } = this.#options;
-    switch (message.kind) {
-      case "listening":
-        return this.#listening?.(message.address);
-      case "listen_failed":
-        this.#failed?.(new Error(message.message));
-        return void this.#thread.terminate();
-      case "acknowledged":
-        for (const { target, open } of message.retired) {
-          shared.get(target)?.acknowledged(this, open);
-        }
-        return;
-      case "lease_kind":
-        for (const one of shared.values()) one.leaseKind(this, message.lease, message.leaseKind);
-        return;
-      case "lease_ended":
-        return shared.get(message.target)?.leaseEnded(this, message.lease);
-      case "lost":
-        return shared.get(message.target)?.lost(this, message.lease, message.failure);
-      case "connect_failed":
-        return shared.get(message.target)?.target.reportConnectFailure(new Error(message.message));
-      case "exchange":
-        return void this.#serve(message);
-      case "gone":
-      case "outcome":
-      case "forward_kind":
-        return this.#exchanges.get(message.exchange)?.told(message);
-      case "idle":
-        this.#questions.get(message.question)?.();
-        this.#questions.delete(message.question);
-        return;
-      case "connections":
-        this.connections = message.count;
-        return;
-      case "metrics":
-        return this.#count(message);
-      case "closed":
-        return this.#closed?.();
-    }
-  }
-
-  async #serve(message: Extract<ToMain, { kind: "exchange" }>): Promise<void> {
-    const exchange = new RemoteExchange(message, {
-      post: (answer) => this.post(answer),
-      idOf: this.#options.idOf,
-    });
-    this.#exchanges.set(message.exchange, exchange);
-    await this.#options.serve(exchange);
-    this.#exchanges.delete(message.exchange);
-  }
-
-  #count(message: Extract<ToMain, { kind: "metrics" }>): void {
-    const { metrics } = this.#options;
-    for (const { type, name, help, labels, buckets } of message.declared) {
-      if (type === "counter") this.#counters.set(name, metrics.counter(name, help, labels));
-      else this.#histograms.set(name, metrics.histogram(name, help, labels, buckets));
-    }
-    for (const [name, labels, by] of message.counted) this.#counters.get(name)?.inc(labels, by);
-    for (const [name, labels, values] of message.observed) {
-      const histogram = this.#histograms.get(name)?.with(labels);
-      for (const value of values) histogram?.observe(value);
-    }
   }
 }

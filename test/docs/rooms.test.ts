@@ -19,7 +19,7 @@ const BELOW: Readonly<Record<string, readonly string[]>> = {
   router: ["kv", "proxy", "lifecycle"],
   replica: ["kv", "lifecycle"],
   supervisor: ["proxy", "lifecycle"],
-  threads: ["proxy", "lifecycle"],
+  threads: ["proxy", "lifecycle", "router"],
   proxy: ["lifecycle"],
   kv: [],
   lifecycle: [],

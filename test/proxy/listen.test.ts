@@ -10,12 +10,7 @@ import process from "node:process";
 import { connect as connectTls } from "node:tls";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import {
-  batonCommand,
-  plainEnvironment,
-  runBaton,
-  startBatonProcess,
-} from "../support/baton_process.ts";
+import { batonCommand, plainEnvironment, startBatonProcess } from "../support/baton_process.ts";
 import { authority, serverCert, serverKey } from "../runtime/certificates.ts";
 import { bodyOf, Client, eventually, statusOf } from "./wire.ts";
 
@@ -105,6 +100,8 @@ test("an inherited descriptor is accepted on, told by the configuration or by sy
           services,
           stateDir: join(folder, `state-${told}`),
           listen: { admin: "127.0.0.1:0", ...(told ? { descriptor: 3 } : {}) },
+          // It cannot be shared: one thread serves it, whatever is asked for.
+          traffic: { workers: told ? 1 : 2 },
           shutdown: { announceMs: 0 },
         }),
       );
@@ -128,6 +125,7 @@ test("an inherited descriptor is accepted on, told by the configuration or by sy
         () => /"listening","listener":"traffic"/.test(log) || ended,
       );
       assert.match(log, new RegExp(`"address":"127\\.0\\.0\\.1:${port}".*"descriptor":3`));
+      assert.is(log.includes('"threads_not_used"'), !told);
       assert.is(bodyOf(await ask(port)), "ok");
       if (child.pid !== undefined) process.kill(child.pid, "SIGTERM");
       await eventually("it has ended", () => ended);
@@ -185,23 +183,19 @@ test("TLS, and two threads on one port, from the configuration to the wire", asy
   });
 });
 
-test("threads together with a pool, a unix socket or a descriptor are refused by name", async () => {
+test("what threads cannot share the main thread serves alone, and the log says so", async () => {
   await withUpstream(async (folder, services) => {
-    const file = join(folder, "baton.json");
-    const pool = { model: "m", blockSize: 16, workers: [{ id: "0", url: "http://127.0.0.1:1" }] };
-    for (
-      const [config, wanted] of [
-        [{ services: { chat: { mount: "/v1", pool } } }, /services\.chat is a pool/],
-        [{ services, listen: { traffic: `unix:${folder}/s` } }, /listen\.traffic is a unix socket/],
-        [{ services, listen: { descriptor: 3 } }, /listen\.descriptor is set/],
-      ] as const
-    ) {
-      await writeFile(file, JSON.stringify({ ...config, traffic: { workers: 2 } }));
-      const { code, stdout, stderr } = await runBaton(["check", "--config", file]);
-      assert.is.not(code, 0);
-      assert.match(stdout + stderr, /traffic\.workers = 2/);
-      assert.match(stdout + stderr, wanted);
-    }
+    const path = join(folder, "traffic.sock");
+    const baton = await startBatonProcess(folder, {
+      services,
+      listen: { traffic: `unix:${path}` },
+      traffic: { workers: 2, trustedProxies: ["unix"] },
+      shutdown: { announceMs: 0 },
+    });
+    for (let count = 0; count < 5; count++) assert.is(statusOf(await ask(path)), 200);
+    const told = baton.log.find(({ event }) => event === "threads_not_used");
+    assert.is(told?.reason, "listen.traffic is a unix socket");
+    assert.is(await baton.stop(), 0);
   });
 });
 

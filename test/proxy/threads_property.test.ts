@@ -70,7 +70,8 @@ class Model {
       name: "s",
       mounts: ["/"],
       byVersion: true,
-      startHoldMs: 0,
+      hidden: [],
+      readsFirst: false,
       timeouts: undefined,
       direct,
     };

@@ -36,10 +36,19 @@ export function basePort(): number {
   return 10_000 + Math.floor(Math.random() * 1100) * 20;
 }
 
-/** What a child gets of our environment: nothing of Baton's or versiond's. */
+/**
+ * What a child gets of our environment: nothing of Baton's or versiond's. `TEST_WORKERS=2` runs every
+ * Baton of a test with as many threads.
+ */
 export function plainEnvironment(more: Record<string, string> = {}): Record<string, string> {
-  const { PATH = "", HOME = "", TMPDIR } = process.env;
-  return { PATH, HOME, ...(TMPDIR === undefined ? {} : { TMPDIR }), ...more };
+  const { PATH = "", HOME = "", TMPDIR, TEST_WORKERS } = process.env;
+  return {
+    PATH,
+    HOME,
+    ...(TMPDIR === undefined ? {} : { TMPDIR }),
+    ...(TEST_WORKERS === undefined ? {} : { BATON_TRAFFIC_WORKERS: TEST_WORKERS }),
+    ...more,
+  };
 }
 
 export interface Finished {

@@ -1,0 +1,28 @@
+/** A pool's tokenizer from its files. */
+
+import type { PoolConfig } from "../config/pool.ts";
+import type { Files } from "../runtime/runtime.ts";
+import { LocalTokenizer } from "./local_tokenizer.ts";
+
+/** undefined without files. Throws an Error that names the key of a file that cannot be used. */
+export async function loadTokenizer(
+  files: Files,
+  service: string,
+  settings: PoolConfig["tokenizer"],
+): Promise<LocalTokenizer | undefined> {
+  if (settings === undefined) return undefined;
+  const { file, chatTemplate, maxChars } = settings;
+  const beside = file.replace(/[^/]*$/, "tokenizer_config.json");
+  const config = settings.config ??
+    ((await files.info(beside)) === undefined ? undefined : beside);
+  try {
+    return new LocalTokenizer({
+      tokenizer: await files.readText(file),
+      config: config === undefined ? undefined : await files.readText(config),
+      chatTemplate: chatTemplate === undefined ? undefined : await files.readText(chatTemplate),
+    }, maxChars);
+  } catch (error) {
+    const why = error instanceof Error ? error.message : String(error);
+    throw new Error(`services.${service}.pool.tokenizer = ${file}: ${why}`, { cause: error });
+  }
+}

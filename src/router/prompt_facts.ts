@@ -1,0 +1,36 @@
+/**
+ * What a choice needs of a request's body, as plain data: it may come from another thread.
+ */
+
+import type { LocalTokenizer } from "./local_tokenizer.ts";
+import { readOpenAiRequest } from "./openai_request.ts";
+
+export interface PromptFacts {
+  readonly model: string | undefined;
+  readonly session: string | undefined;
+  readonly salt: string | undefined;
+  /** Token ids, as the client sent them or as a tokenizer of ours made them. */
+  readonly tokens: Uint32Array | undefined;
+  readonly source: "request" | "local" | undefined;
+  /** The prompt as one text; empty once its tokens are known. */
+  readonly text: string;
+  /** What a worker needs to tokenise it, as long as its tokens are not known. */
+  readonly tokenize: Readonly<Record<string, unknown>> | undefined;
+}
+
+/** Throws `bad_request` for a body that is not a JSON object. */
+export function readPromptFacts(
+  body: Uint8Array,
+  tokenizer: Pick<LocalTokenizer, "tokens"> | undefined,
+): PromptFacts {
+  const request = readOpenAiRequest(body);
+  const { model, session, salt } = request;
+  const local = request.tokens === undefined ? tokenizer?.tokens(request) : undefined;
+  const tokens = request.tokens ?? local;
+  if (tokens === undefined) {
+    const { text, tokenize } = request;
+    return { model, session, salt, tokens, source: undefined, text, tokenize };
+  }
+  const source = local === undefined ? "request" : "local";
+  return { model, session, salt, tokens, source, text: "", tokenize: undefined };
+}
