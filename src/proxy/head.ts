@@ -116,6 +116,20 @@ export function isFieldValue(text: string): boolean {
   return true;
 }
 
+/** The same of one byte. */
+export function isFieldByte(byte: number): boolean {
+  return VALUE_CHAR[byte] === 1;
+}
+
+const KNOWN: ReadonlyMap<string, number> = new Map(
+  NAMES.slice(1).map((name, index) => [name, index + 1]),
+);
+
+/** The number of a known name (lower case), or 0. */
+export function knownNameOf(name: string): number {
+  return KNOWN.get(name) ?? 0;
+}
+
 /** Turns bytes into text, one char a byte. Handed in by the runtime, which has the fast way. */
 export type Latin1 = (bytes: Uint8Array, start: number, end: number) => string;
 
@@ -283,6 +297,27 @@ export class Head {
     valueEnd: number,
   ): void {
     const known = knownName(bytes, nameStart, nameEnd);
+    this.#note(nameStart - from, nameEnd - from, valueStart - from, valueEnd - from, known);
+  }
+
+  /**
+   * Adds a line at the end. Name and value are known to be valid, `known` is the name's number;
+   * `line` is `name: value` with CRLF.
+   */
+  append(name: string, value: string, known: number, line: string): void {
+    const start = this.text.length;
+    const valueStart = start + name.length + 2;
+    this.text += line;
+    this.#note(start, start + name.length, valueStart, valueStart + value.length, known);
+  }
+
+  #note(
+    nameStart: number,
+    nameEnd: number,
+    valueStart: number,
+    valueEnd: number,
+    known: number,
+  ): void {
     if (known !== 0) {
       const mask = 1 << known;
       if ((this.seen & mask) !== 0) this.repeated |= mask;
@@ -295,10 +330,10 @@ export class Head {
       this.#spans = larger;
     }
     const spans = this.#spans;
-    spans[at] = nameStart - from;
-    spans[at + 1] = nameEnd - from;
-    spans[at + 2] = valueStart - from;
-    spans[at + 3] = valueEnd - from;
+    spans[at] = nameStart;
+    spans[at + 1] = nameEnd;
+    spans[at + 2] = valueStart;
+    spans[at + 3] = valueEnd;
     spans[at + 4] = known;
     this.count += 1;
   }
