@@ -14,6 +14,7 @@ import {
   type ThreadedService,
   type ThreadedTraffic,
 } from "../../src/threads/threaded_traffic.ts";
+import type { ListenerSettings } from "../../src/threads/messages.ts";
 import type { Thread } from "../../src/runtime/threads_contract.ts";
 import { runtime } from "../support/runtime.ts";
 import { H2Client } from "./h2_wire.ts";
@@ -38,6 +39,7 @@ class Child {
         response.write("begun ");
         return;
       }
+      if (request.url === "/via") return response.end(`via ${request.headers.via}.`);
       const answer = () => response.end(`child ${number}`);
       if (request.url === "/slow") setTimeout(answer, 300);
       else answer();
@@ -67,6 +69,7 @@ class Child {
 /** A versions service in small: one version, held while nobody serves it. */
 class SmallService implements ThreadedService {
   readonly byVersion = true;
+  readonly hidden = ["/drain"];
   current: Child | undefined;
   asked = 0;
   readonly #listeners = new Set<() => void>();
@@ -75,6 +78,8 @@ class SmallService implements ThreadedService {
     name: "svc",
     mounts: ["/svc"],
     handle: (exchange: Exchange, forward: Forward) => this.#serve(exchange, forward),
+    // Only of v1 there is hope.
+    startHoldMs: ({ path }: { path: string }) => path.startsWith("/svc/v1") ? 20_000 : 0,
   };
 
   direct(): readonly (readonly [string, Target])[] {
@@ -89,6 +94,7 @@ class SmallService implements ThreadedService {
   async #serve(exchange: Exchange, forward: Forward): Promise<void> {
     this.asked += 1;
     if (!exchange.path.startsWith("/svc/v1")) throw new BatonError("unknown_version", "no such");
+    if (exchange.path === "/svc/v1/drain") throw new BatonError("not_found", "nothing is here");
     for (;;) {
       const lease = this.current?.target.claim(exchange.requestId, 0);
       if (lease === undefined) {
@@ -126,7 +132,10 @@ interface Stage {
   metricsText(): Promise<string>;
 }
 
-async function withThreads(body: (stage: Stage) => Promise<void>): Promise<void> {
+async function withThreads(
+  body: (stage: Stage) => Promise<void>,
+  settings: Partial<ListenerSettings> = {},
+): Promise<void> {
   const service = new SmallService();
   const gate = { accepting: true, draining: false };
   const metrics = createMetrics();
@@ -146,6 +155,7 @@ async function withThreads(body: (stage: Stage) => Promise<void>): Promise<void>
       logLevel: "error",
       ownPaths: ["/healthz"],
       http2: "always",
+      ...settings,
     },
     services: [service],
     timeouts: () => undefined,
@@ -359,6 +369,100 @@ test("a thread that is lost costs what was on it; its target drains, and another
       client.destroy();
     }
     for (const client of clients) client.destroy();
+  });
+});
+
+test("all threads have one name in Via, so that a circle is found wherever it comes back", async () => {
+  await withThreads(async ({ service, port }) => {
+    await service.swapTo(await new Child(1).start());
+    const names = new Set<string>();
+    for (let count = 0; count < 16; count++) {
+      const client = await Client.to(port);
+      client.send(ask("/svc/v1/via"));
+      names.add(bodyOf(await client.until(/via [^.]+\./)));
+      client.destroy();
+    }
+    assert.is(names.size, 1, [...names].join());
+    assert.match([...names][0] ?? "", /^via 1\.1 baton-/);
+  });
+});
+
+test("the limit on connections is one for all threads, and a lost thread's are free again", async () => {
+  await withThreads(async ({ service, port, started }) => {
+    await service.swapTo(await new Child(1).start());
+    const isServed = async (client: Client): Promise<boolean> => {
+      client.received = "";
+      client.send(ask("/svc/v1/x"));
+      await eventually("an answer", () => /child 1|\}\}/.test(client.received));
+      return statusOf(client.received) === 200;
+    };
+    /** Fills what is free; a place may be given back a moment after its connection is gone. */
+    const fill = async (count: number): Promise<Client[]> => {
+      const clients: Client[] = [];
+      const end = performance.now() + 10_000;
+      while (clients.length < count) {
+        const client = await Client.to(port);
+        if (await isServed(client)) clients.push(client);
+        else client.destroy();
+        assert.ok(performance.now() < end, `${clients.length} of ${count} were served`);
+      }
+      return clients;
+    };
+    const assertFull = async (): Promise<void> => {
+      for (let count = 0; count < 8; count++) {
+        const client = await Client.to(port);
+        assert.not(await isServed(client));
+        client.destroy();
+      }
+    };
+    const first = await fill(6);
+    await assertFull();
+    first.pop()?.destroy();
+    first.push(...await fill(1));
+    await assertFull();
+    await started[0]?.terminate();
+    await eventually("another has begun", () => started.length === 3);
+    const left = first.filter(({ closed, fin }) => !closed && !fin);
+    left.push(...await fill(6 - left.length));
+    await assertFull();
+    for (const client of [...first, ...left]) client.destroy();
+  }, { limits: { connections: 6 } });
+});
+
+test("paths that are the child's own are asked about, however they are written", async () => {
+  await withThreads(async ({ service, port }) => {
+    await service.swapTo(await new Child(1).start());
+    const client = await Client.to(port);
+    for (const path of ["/svc/v1/drain", "/svc/v1/drain?x=1", "/svc/v1//dr%61in"]) {
+      client.received = "";
+      client.send(ask(path, "POST"));
+      assert.is(statusOf(await client.until("}}")), 404, path);
+    }
+    assert.is(service.current?.requests, 0);
+    client.destroy();
+  });
+});
+
+test("before anything is served a request waits if there is hope for it, and is told at once if not", async () => {
+  await withThreads(async ({ traffic, service, port, gate }) => {
+    gate.accepting = false;
+    traffic.tellGate();
+    await traffic.idle();
+    const hopeless = await Client.to(port);
+    hopeless.send(ask("/svc/v2/x"));
+    assert.is(statusOf(await hopeless.until("}}")), 503);
+    const hopeful = await Client.to(port);
+    hopeful.send(ask("/svc/v1/x", "POST"));
+    // An answer to a later question: by now the first one waits.
+    const later = await Client.to(port);
+    later.send(ask("/svc/v2/x"));
+    await later.until("}}");
+    assert.is(hopeful.received, "");
+    await service.swapTo(await new Child(1).start());
+    gate.accepting = true;
+    traffic.tellGate();
+    assert.is(bodyOf(await hopeful.until(/child \d/)), "child 1");
+    for (const client of [hopeless, hopeful, later]) client.destroy();
   });
 });
 
