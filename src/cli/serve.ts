@@ -12,20 +12,21 @@ import { BATON_VERSION } from "../version.ts";
 import type { Arguments } from "./arguments.ts";
 import { EXIT, type Verb } from "./verb.ts";
 
-/** Options that stand for a key; the last two make Baton a program that Baton can supervise. */
+/** Options that stand for a key; the last four make Baton a program that Baton can supervise. */
 const SHORTHANDS: Readonly<Record<string, (value: string) => Record<string, string>>> = {
   "traffic": (value) => ({ BATON_LISTEN_TRAFFIC: value }),
   "admin-listen": (value) => ({ BATON_LISTEN_ADMIN: value }),
   "peer": (value) => ({ BATON_LISTEN_PEER: value }),
   "port": (value) => ({ BATON_LISTEN_TRAFFIC: `:${value}` }),
   "admin-port": (value) => ({ BATON_LISTEN_ADMIN: `127.0.0.1:${value}` }),
+  "peer-port": (value) => ({ BATON_LISTEN_PEER: `127.0.0.1:${value}` }),
   "data-dir": (value) => ({ BATON_STATE_DIR: value }),
 };
 
 export const serve: Verb = {
   name: "serve",
   usage: "[--config <file>] [--traffic <address>] [--admin-listen <address>] [--peer <address>] " +
-    "[--port <n>] [--admin-port <n>] [--data-dir <folder>]",
+    "[--port <n>] [--admin-port <n>] [--peer-port <n>] [--data-dir <folder>]",
   summary: "Serve (the default)",
   options: ["config", ...Object.keys(SHORTHANDS)],
   async run(runtime, given) {

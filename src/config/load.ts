@@ -10,6 +10,7 @@ import { ConfigError, type Problem, problemsOf, withSource } from "./problems.ts
 import { brokenRules } from "./rules.ts";
 import { type Config, configSchema } from "./schema.ts";
 import { readSecret, type Secret } from "./secret.ts";
+import { asksFor, overlapRule } from "./versions.ts";
 import { startedAsVersiond } from "./versiond_env.ts";
 import { type WithoutFile, withoutFile } from "./without_file.ts";
 
@@ -39,7 +40,8 @@ export async function loadConfig(
   const config = parseConfig(file?.value ?? {}, environment, alone);
   const problems = await missingSecrets(runtime, config);
   if (problems.length > 0) throw new ConfigError(problems);
-  return { config, path: file?.path, warnings: warningsOf(environment, file?.path, alone) };
+  const warnings = [...warningsOf(environment, file?.path, alone), ...doubtsAbout(config)];
+  return { config, path: file?.path, warnings };
 }
 
 /**
@@ -123,6 +125,18 @@ function warningsOf(
   return path !== undefined && startedAsVersiond(environment)
     ? [`versiond's variables have no effect: the configuration is ${path}`]
     : [];
+}
+
+/** What is allowed and does not do what it seems to be there for. */
+function doubtsAbout(config: Config): readonly string[] {
+  return Object.entries(config.services).flatMap(([name, { versions }]) => {
+    if (versions === undefined || !asksFor(versions, "peerPort")) return [];
+    const rule = overlapRule(versions);
+    return rule === "always" ? [] : [
+      `services.${name}.versions.overlap is ${rule}: where builds may not overlap, a new generation ` +
+      "starts once the one before has ended, and {peerPort} leads to nobody whose state it could take",
+    ];
+  });
 }
 
 function named(environment: Readonly<Record<string, string>>, name: string): string | undefined {

@@ -4,7 +4,7 @@
 
 import * as v from "valibot";
 import { secret } from "./secret.ts";
-import { flag, milliseconds, text, whole } from "./values.ts";
+import { flag, isLoopback, milliseconds, parseAddress, text, whole } from "./values.ts";
 
 const PEER_URL = "a URL like http://10.0.0.2:8082, without path, query or credentials";
 
@@ -21,6 +21,13 @@ const peerUrl = v.pipe(
   v.check(isPlainUrl, PEER_URL),
   v.description("A peer's listener."),
 );
+
+const PREDECESSOR = "an address on this machine, like 127.0.0.1:8082";
+
+function isLocal(value: string): boolean {
+  const address = parseAddress(value);
+  return address?.kind === "tcp" && address.port > 0 && isLoopback(address);
+}
 
 const scheme = v.optional(
   v.pipe(v.picklist(["http", "https"], "http or https"), v.description("How peers are called.")),
@@ -67,6 +74,24 @@ export const replicaSchema = v.strictObject({
       v.description("Where the other replicas are."),
     ),
     [],
+  ),
+  predecessors: v.optional(
+    v.pipe(
+      v.array(
+        v.pipe(
+          v.string(PREDECESSOR),
+          v.trim(),
+          v.check(isLocal, PREDECESSOR),
+          v.description("A predecessor's peer listener."),
+        ),
+        `a list; each one ${PREDECESSOR}`,
+      ),
+      v.description(
+        "The generations before this one, which are asked before all other peers. Not for the file: " +
+          "the Baton that supervises this one sets it in the environment, an empty list too, so " +
+          "that its child is a replica and says that it began with nothing.",
+      ),
+    ),
   ),
   self: v.optional(
     text(

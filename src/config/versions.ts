@@ -45,7 +45,7 @@ const versionName = v.pipe(
   ),
 );
 
-const PLACEHOLDERS = ["binary", "folder", "name", "dataDir", "port", "adminPort"];
+const PLACEHOLDERS = ["binary", "folder", "name", "dataDir", "port", "adminPort", "peerPort"];
 const PLACEHOLDERS_ALLOWED = `text with these placeholders only: ${
   PLACEHOLDERS.map((name) => `{${name}}`).join(" ")
 }`;
@@ -237,7 +237,7 @@ export const versionsSchema = v.strictObject({
       v.array(template),
       v.minLength(1),
       v.description(
-        "The child's command line. {binary}, {port}, {adminPort}, {dataDir}, {name} and {folder} (of the install) are filled in.",
+        "The child's command line. {binary}, {port}, {adminPort}, {peerPort}, {dataDir}, {name} and {folder} (of the install) are filled in. A child gets an admin port and a peer port of its own where the command or `env` names them.",
       ),
     ),
     ["{binary}", "--data-dir", "{dataDir}", "--port", "{port}"],
@@ -332,7 +332,7 @@ export const versionsSchema = v.strictObject({
   readyPasses: count(2, "How many passes in a row make a starting child ready.", 1, 100),
   readyAttempts: count(
     3,
-    "How many times in a row a new build may fail to become ready, while an older one serves, before it is quarantined. Each attempt has twice the window of the last.",
+    "How many times in a row a new build may fail to become ready, or be killed (SIGKILL) before it is, while an older one serves, before it is quarantined. Each attempt has twice the window of the last.",
     1,
     1000,
   ),
@@ -483,6 +483,16 @@ export type VersionsConfig = v.InferOutput<typeof versionsSchema>;
 /** What `overlap` means for this service when it is left out. */
 export function overlapRule(config: VersionsConfig): "always" | "never" | "ask" {
   return config.overlap ?? (isDevshardBinary(config.binaryName) ? "ask" : "always");
+}
+
+/** Does the command line or the environment of children name this placeholder? */
+export function asksFor(
+  config: Pick<VersionsConfig, "command" | "env">,
+  placeholder: "adminPort" | "peerPort",
+): boolean {
+  return [...config.command, ...Object.values(config.env)].some((part) =>
+    part.includes(`{${placeholder}}`)
+  );
 }
 
 /** A versions config with every default, for tests and for the service without a file. */

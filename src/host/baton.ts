@@ -58,10 +58,10 @@ export async function startBaton(
 }
 
 /**
- * How long a peer that is being given a dump may still read it. Workers that post their events in one
- * request without an end would keep us for ever.
+ * How long the peer listener's exchanges may go on once no dump is being read from it. Workers that
+ * post their events in one request without an end would keep us for ever.
  */
-const LAST_DUMPS_MS = 5000;
+const LAST_PEERS_MS = 5000;
 /** How long the admin listener's last answers may take to leave, once everything else is down. */
 const LAST_ANSWERS_MS = 500;
 
@@ -251,6 +251,7 @@ class Host implements Baton {
   }
 
   async #goDown(): Promise<ShutdownReport> {
+    const beganMs = this.#runtime.clock.monotonic();
     const { services, shutdown } = this.#config;
     const graces = Object.values(services).flatMap(({ versions }) =>
       versions === undefined ? [] : [stopGraceMs(versions)]
@@ -262,7 +263,8 @@ class Host implements Baton {
       parts: this.#services.list.map((service) => service.part),
       listeners: {
         close: async () => {
-          await Promise.all([this.#traffic?.close(), this.#closeWithin(this.#peer, LAST_DUMPS_MS)]);
+          const dumpsUntilMs = beganMs + shutdown.budgetMs - LAST_PEERS_MS;
+          await Promise.all([this.#traffic?.close(), this.#closePeer(dumpsUntilMs)]);
         },
         destroy: async () => {
           this.#traffic?.destroy();
@@ -286,16 +288,31 @@ class Host implements Baton {
     return report;
   }
 
+  /**
+   * Whoever is reading a dump may read it to its end, within the budget: we may be the only one that
+   * has the index. Everything else on the peer listener has a few seconds.
+   */
+  async #closePeer(dumpsUntilMs: number): Promise<void> {
+    const closing = this.#peer?.close();
+    const leftMs = Math.max(0, dumpsUntilMs - this.#runtime.clock.monotonic());
+    await this.#within(Promise.race([closing, this.#services.kv?.dumpsEnd()]), leftMs);
+    await this.#closeWithin(this.#peer, LAST_PEERS_MS);
+  }
+
   /** Lets a listener's last answers leave for so long, then cuts them. */
   async #closeWithin(server: HttpServer | undefined, ms: number): Promise<void> {
     if (server === undefined) return;
+    await this.#within(server.close(), ms);
+    await server.destroy();
+  }
+
+  async #within(work: Promise<unknown>, ms: number): Promise<void> {
     let cancel = (): void => {};
     const late = new Promise<void>((resolve) => {
       cancel = this.#runtime.clock.after(ms, resolve);
     });
-    await Promise.race([server.close(), late]);
+    await Promise.race([work, late]);
     cancel();
-    await server.destroy();
   }
 }
 

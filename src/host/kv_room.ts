@@ -11,15 +11,17 @@ import { createSelectionApi } from "../http/selection.ts";
 import { createKvStore, type IndexStore } from "../kv/create_kv_store.ts";
 import { EventsDoor } from "../kv/events_door.ts";
 import { KvWorkers } from "../kv/workers.ts";
+import { Admission } from "../lifecycle/admission.ts";
 import type { Lifecycle } from "../lifecycle/mod.ts";
 import type { EventJournal } from "../observe/events.ts";
 import type { Log } from "../observe/log.ts";
 import type { Metrics } from "../observe/metrics.ts";
-import { createDiscovery } from "../replica/discovery.ts";
+import { createDiscovery, staticDiscovery } from "../replica/discovery.ts";
 import { createDumpHandler } from "../replica/dump_handler.ts";
 import { createDumpMetrics } from "../replica/dump_metrics.ts";
 import { joinedDiscovery } from "../replica/joined_discovery.ts";
 import type { Discovery } from "../replica/peer_view.ts";
+import { predecessorUrls } from "../replica/predecessors.ts";
 import { createRecovery, type Recovery } from "../replica/recovery.ts";
 import { createRecoveryMetrics } from "../replica/recovery_metrics.ts";
 import { RegisteredPeers } from "../replica/registered_peers.ts";
@@ -53,6 +55,8 @@ export interface KvRoom {
   /** True once this replica may serve from its index. */
   readonly recovered: boolean;
   start(): void;
+  /** Resolves the next time that nobody is being given a dump. */
+  dumpsEnd(): Promise<void>;
   stop(): Promise<void>;
   peers(): readonly unknown[];
   recovery(): Readonly<Record<string, unknown>>;
@@ -74,7 +78,9 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
   let recovery: Recovery | undefined;
   if (replica !== undefined) {
     const { token } = replica;
+    const predecessors = predecessorUrls(replica);
     discovery = joinedDiscovery([
+      staticDiscovery(predecessors, undefined),
       createDiscovery({ runtime, log, config: replica }),
       registered,
     ]);
@@ -88,6 +94,7 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
       discovery,
       config: replica,
       replica: id,
+      ...(replica.predecessors === undefined ? {} : { predecessors }),
       ...(token === undefined ? {} : { readToken: () => readSecret(runtime, token) }),
       ...(replica.tls === undefined ? {} : { tls: await readTlsFiles(runtime, replica.tls) }),
       workersListed: options.workersListed,
@@ -101,6 +108,7 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
     });
     lifecycle.reportReady(() => ({ recovery_complete: recovery?.recovered ?? true }));
   }
+  const dumps = new Admission();
   const recovered = (): boolean => recovery?.recovered ?? true;
   const dump = createDumpHandler({
     runtime,
@@ -111,6 +119,7 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
     recovered,
     hasSource: () => recovery?.hasSource ?? false,
     offers: (lane) => recovery?.offers(lane) ?? false,
+    running: dumps,
     exportLoad: function* () {
       for (const one of hints) yield* one.tell();
     },
@@ -135,6 +144,7 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
       return recovered();
     },
     start: () => recovery?.start(),
+    dumpsEnd: () => dumps.idle(),
     stop: async () => {
       recovery?.stop();
       discovery?.stop();

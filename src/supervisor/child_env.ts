@@ -2,8 +2,9 @@
  * What a child is started with: its command line from the template, and its environment.
  *
  * The environment is an allow-list over Baton's own, so no secret of the supervisor reaches a child
- * that was not meant to have it. The variables of versiond's child contract are set per child and
- * never inherited: two children that bound one inherited admin address would collide.
+ * that was not meant to have it. What is said to one child of itself (its admin address, where its
+ * predecessors are) is set for each and never inherited: two children that bound one inherited admin
+ * address would collide.
  */
 
 import type { VersionsConfig } from "../config/versions.ts";
@@ -17,6 +18,13 @@ export const LOG_VERSION_VARIABLE = "DEVSHARD_BINARY_LOG_VERSION";
 /** Whether the host runs several replicas over one database. */
 export const HA_VARIABLE = "GONKA_HA";
 
+/**
+ * Where the generations before this one have their peer listeners, as a JSON list of `host:port`; set
+ * for every child that gets a peer port, the first one included (`[]`). It is the environment's form
+ * of a key that Baton itself has, so that a Baton under Baton needs nothing else.
+ */
+export const PREDECESSORS_VARIABLE = "BATON_REPLICA_PREDECESSORS";
+
 /** What a start knows; `undefined` where the child has no such thing. */
 export interface ChildStart {
   readonly name: string;
@@ -27,6 +35,9 @@ export interface ChildStart {
   readonly dataDir: string;
   readonly port: number;
   readonly adminPort?: number;
+  readonly peerPort?: number;
+  /** With a peer port: where predecessors have theirs, as `host:port`. */
+  readonly predecessors?: readonly string[];
   /** From preflight; "" when the build does not know its own. */
   readonly buildId: string;
   /** Devshard only: from preflight. */
@@ -51,13 +62,6 @@ export function childCommand(
   return { command: command ?? start.binary, args, env: childEnv(config, own, start) };
 }
 
-/** Does the template ask for an admin port whatever the child says about itself? */
-export function wantsAdminPort(config: Pick<VersionsConfig, "command" | "env">): boolean {
-  return [...config.command, ...Object.values(config.env)].some((part) =>
-    part.includes("{adminPort}")
-  );
-}
-
 /** The environment for one child. */
 export function childEnv(
   config: Omit<Options, "command">,
@@ -69,6 +73,9 @@ export function childEnv(
   env[LOG_VERSION_VARIABLE] = start.buildId === "" ? start.name : start.buildId;
   if (start.adminPort !== undefined) {
     env[ADMIN_ADDRESS_VARIABLE] = `127.0.0.1:${start.adminPort}`;
+  }
+  if (start.peerPort !== undefined) {
+    env[PREDECESSORS_VARIABLE] = JSON.stringify(start.predecessors ?? []);
   }
   if (isDevshardBinary(config.binaryName) && start.ha !== undefined) {
     env[HA_VARIABLE] = String(start.ha);
@@ -83,7 +90,7 @@ export function inheritedEnv(
 ): Record<string, string> {
   const env: Record<string, string> = {};
   for (const [name, value] of Object.entries(own)) {
-    if (name === ADMIN_ADDRESS_VARIABLE) continue;
+    if (name === ADMIN_ADDRESS_VARIABLE || name === PREDECESSORS_VARIABLE) continue;
     if (config.envAllow.some((pattern) => matches(pattern, name))) env[name] = value;
   }
   return env;
@@ -102,6 +109,7 @@ function fill(template: string, start: ChildStart): string {
     dataDir: start.dataDir,
     port: String(start.port),
     adminPort: start.adminPort === undefined ? "" : String(start.adminPort),
+    peerPort: start.peerPort === undefined ? "" : String(start.peerPort),
   };
   return template.replace(
     /\{([A-Za-z]+)\}/g,

@@ -107,6 +107,7 @@ export class Children {
       startTime,
       port: generation.port,
       ...(generation.adminPort === undefined ? {} : { adminPort: generation.adminPort }),
+      ...(generation.peerPort === undefined ? {} : { peerPort: generation.peerPort }),
       sha256: build.sha256,
       binary: build.binary,
       buildId: build.buildId,

@@ -19,10 +19,17 @@ export type FailureClass =
 export class RolloutFailure extends Error {
   override readonly name = "RolloutFailure";
   readonly class: FailureClass;
+  /** Something outside ended the process (SIGKILL: an operator, or the kernel for want of memory). */
+  readonly killed: boolean;
 
-  constructor(failureClass: FailureClass, message: string, options: { cause?: unknown } = {}) {
+  constructor(
+    failureClass: FailureClass,
+    message: string,
+    options: { cause?: unknown; killed?: boolean } = {},
+  ) {
     super(message, options);
     this.class = failureClass;
+    this.killed = options.killed ?? false;
   }
 }
 

@@ -10,7 +10,7 @@ import { type Lease, type LeaseKind, Target } from "../proxy/target.ts";
 import type { Clock } from "../runtime/runtime.ts";
 import type { Drain } from "./drain.ts";
 import { askPhase, type Phase, phaseRank } from "./phase.ts";
-import type { SupervisedProcess } from "./process.ts";
+import type { ProcessResult, SupervisedProcess } from "./process.ts";
 import type { ProbeTarget } from "./readiness.ts";
 
 /** What a generation runs: the build's identity and what is known of it before it starts. */
@@ -61,7 +61,11 @@ export class Generation {
   role: Role = "candidate";
   port: number | undefined;
   adminPort: number | undefined;
+  /** Where it talks to the generations before and after it, if the command asks for such a port. */
+  peerPort: number | undefined;
   process: SupervisedProcess | undefined;
+  /** How the process ended. */
+  exit: ProcessResult | undefined;
   /** Set once a drain was begun; its progress is part of the status. */
   drain: Drain | undefined;
   lastError: string | undefined;

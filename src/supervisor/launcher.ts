@@ -6,15 +6,17 @@
  * with the rest) or never will be.
  */
 
-import type { VersionsConfig } from "../config/versions.ts";
+import { asksFor, type VersionsConfig } from "../config/versions.ts";
 import type { Log } from "../observe/log.ts";
 import type { Runtime } from "../runtime/runtime.ts";
-import { childCommand, wantsAdminPort } from "./child_env.ts";
+import { childCommand } from "./child_env.ts";
 import { CHILD_VARIABLE, type Children } from "./children.ts";
 import { messageOf, RolloutFailure } from "./failure.ts";
 import type { Generation } from "./generation.ts";
+import type { Generations } from "./generations.ts";
 import { PortComplaint, strangerOn } from "./port_clash.ts";
 import { type PortPool, PortsExhausted } from "./ports.ts";
+import { predecessorsOf } from "./predecessors.ts";
 import { SupervisedProcess } from "./process.ts";
 import { CalledOff } from "./wait.ts";
 
@@ -30,6 +32,8 @@ export interface LauncherOptions {
   readonly config: VersionsConfig;
   readonly ports: PortPool;
   readonly children: Children;
+  /** All generations: a new one is told where those before it are. */
+  readonly generations: Pick<Generations, "of">;
   /** `<dataDir>` of the service; each version has its own folder below. */
   readonly dataDir: string;
   readonly output: (generation: Generation) => OutputSink;
@@ -51,7 +55,7 @@ export class Launcher {
    * run, CalledOff when it was asked to go before it started. Either way nothing is left of it.
    */
   async launch(generation: Generation): Promise<void> {
-    const { runtime, config, children, ports, dataDir } = this.#options;
+    const { runtime, config, children, generations, dataDir } = this.#options;
     try {
       await this.#assignPorts(generation);
       const folder = `${dataDir}/${generation.version}`;
@@ -64,6 +68,10 @@ export class Launcher {
         dataDir: folder,
         port: generation.port as number,
         ...(generation.adminPort === undefined ? {} : { adminPort: generation.adminPort }),
+        ...(generation.peerPort === undefined ? {} : {
+          peerPort: generation.peerPort,
+          predecessors: predecessorsOf(generation, generations.of(generation.version)),
+        }),
         buildId: build.buildId,
         ...(build.ha === undefined ? {} : { ha: build.ha }),
       });
@@ -108,8 +116,7 @@ export class Launcher {
       );
     } catch (error) {
       if (generation.process === undefined) {
-        ports.release(generation.port);
-        ports.release(generation.adminPort);
+        this.#releasePorts(generation);
         generation.lastError = messageOf(error);
         generation.move("stopped", messageOf(error));
       }
@@ -127,8 +134,14 @@ export class Launcher {
   async #assignPorts(generation: Generation): Promise<void> {
     const { config, ports } = this.#options;
     generation.port = await ports.assign();
-    if (!generation.build.adminApi && !wantsAdminPort(config)) return;
-    generation.adminPort = await ports.assign();
+    if (generation.build.adminApi || asksFor(config, "adminPort")) {
+      generation.adminPort = await ports.assign();
+    }
+    if (asksFor(config, "peerPort")) generation.peerPort = await ports.assign();
+  }
+
+  #releasePorts({ port, adminPort, peerPort }: Generation): void {
+    for (const one of [port, adminPort, peerPort]) this.#options.ports.release(one);
   }
 
   /**
@@ -148,7 +161,7 @@ export class Launcher {
       mark: children.mark(generation.version, generation.number),
       startTime: await runtime.processes.startTime(group),
     };
-    for (const port of [generation.port, generation.adminPort]) {
+    for (const port of [generation.port, generation.adminPort, generation.peerPort]) {
       if (port === undefined) continue;
       const stranger = await strangerOn(runtime, port, owner);
       if (stranger !== undefined) return `process ${stranger} listens on port ${port}`;
@@ -162,17 +175,17 @@ export class Launcher {
     sink: OutputSink,
     complaint: PortComplaint,
   ): void {
-    const { children, ports, log } = this.#options;
+    const { children, log } = this.#options;
     generation.process = process;
     const recorded = children.add(generation);
     process.exited.then(async (result) => {
       sink.close();
+      generation.exit = result;
       if (!result.natural) generation.move("stopping", "asked to end");
       else if (generation.phase === "starting") {
         generation.portClash = await this.clash(generation, complaint).catch(() => undefined);
       }
-      ports.release(generation.port);
-      ports.release(generation.adminPort);
+      this.#releasePorts(generation);
       log.info("child_exited", {
         version: generation.version,
         generation: generation.number,

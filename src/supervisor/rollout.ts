@@ -262,9 +262,10 @@ export class Rollout {
         : new CalledOff(String(this.signal.reason ?? error));
     }
     if (error instanceof NotReady) {
-      const exit = this.generation?.cause ?? "";
+      const { cause = "", exit } = this.generation ?? {};
+      const killed = exit?.natural === true && exit.signal === "SIGKILL";
       return error.class === "exited"
-        ? new RolloutFailure("crash", `${error.message}: ${exit}`, { cause: error })
+        ? new RolloutFailure("crash", `${error.message}: ${cause}`, { cause: error, killed })
         : new RolloutFailure("readiness", error.message, { cause: error });
     }
     if (error instanceof NotWarm) {

@@ -130,6 +130,7 @@ const childRecord = v.object({
   startTime: v.string(),
   port: v.pipe(v.number(), v.integer()),
   adminPort: v.optional(v.pipe(v.number(), v.integer())),
+  peerPort: v.optional(v.pipe(v.number(), v.integer())),
   sha256: v.string(),
   binary: v.string(),
   buildId: v.optional(v.string()),

@@ -161,6 +161,7 @@ export class Supervisor implements Service {
           isFree: osPortCheck(runtime.net),
         }),
         children: parts.children,
+        generations: parts.generations,
         dataDir: folders.data,
         output: (generation) => this.logs.open(generation.version, generation.number),
         mayStart,
@@ -247,7 +248,7 @@ export class Supervisor implements Service {
     return this.#traffic.handle(exchange, forward, mount);
   }
 
-  startHoldMs(exchange: Exchange, mount: string): number {
+  startHoldMs(exchange: Pick<Exchange, "path">, mount: string): number {
     return this.#traffic.startHoldMs(exchange, mount);
   }
 

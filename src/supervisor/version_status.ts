@@ -50,6 +50,7 @@ export interface GenerationStatus {
   readonly pid?: number;
   readonly port?: number;
   readonly adminPort?: number;
+  readonly peerPort?: number;
   readonly ready: boolean;
   readonly lastProbe?: string;
   readonly leases: number;
@@ -73,7 +74,7 @@ export function generationStatus(
   nowMs: number,
   staleMs: number,
 ): GenerationStatus {
-  const { build, process, port, adminPort, lastError, drain, live } = generation;
+  const { build, process, port, adminPort, peerPort, lastError, drain, live } = generation;
   return {
     generation: generation.number,
     role: generation.role,
@@ -86,6 +87,7 @@ export function generationStatus(
     ...(process === undefined ? {} : { pid: process.pid }),
     ...(port === undefined ? {} : { port }),
     ...(adminPort === undefined ? {} : { adminPort }),
+    ...(peerPort === undefined ? {} : { peerPort }),
     ready: generation.servesAt(nowMs, staleMs),
     ...(live === undefined ? {} : { lastProbe: live.detail }),
     leases: generation.leases,

@@ -383,7 +383,8 @@ export class VersionWorker {
     const failure = error instanceof RolloutFailure
       ? error
       : new RolloutFailure("transient", messageOf(error), { cause: error });
-    if (failure.class === "readiness") this.#attempts.didNotGetReady();
+    const mayBeChance = failure.class === "readiness" || failure.killed;
+    if (mayBeChance) this.#attempts.didNotGetReady();
     const fields = { sha256, error: failure.message };
     if (this.current?.build.sha256 === sha256) {
       // A restart of what serves well says nothing against the build; an operator sees the failure.
@@ -399,7 +400,7 @@ export class VersionWorker {
       return this.#wakeIn(retryInMs);
     }
     const retry = failure.class === "transient" ||
-      (failure.class === "readiness" && this.#attempts.unready < config.readyAttempts);
+      (mayBeChance && this.#attempts.unready < config.readyAttempts);
     this.#blame(sha256, failure.class, failure.message, retry);
     this.#dirty = true;
   }

@@ -110,4 +110,40 @@ test("a secret's file is read anew each time, without the white space around it"
   assert.is(await readSecret(withEnv({}), { file: path }), "second");
 });
 
+test("a Baton that is told of its predecessors, if only that it has none, is a replica", async () => {
+  const path = await file("alone.json", "{}");
+  const load = (value: string) =>
+    loadConfig(withEnv({ BATON_REPLICA_PREDECESSORS: value, BATON_LISTEN_PEER: "127.0.0.1:0" }), {
+      path,
+    });
+  assert.equal((await load("[]")).config.replica?.predecessors, []);
+  assert.equal((await load("[]")).config.replica?.peers, []);
+  const two = await load('["127.0.0.1:5002","[::1]:5009"]');
+  assert.equal(two.config.replica?.predecessors, ["127.0.0.1:5002", "[::1]:5009"]);
+  for (
+    const value of ['["10.0.0.2:8082"]', '["127.0.0.1"]', '["127.0.0.1:0"]', '["http://[::1]:1"]']
+  ) {
+    assert.match(await problem(load(value)), /BATON_REPLICA_PREDECESSORS.*on this machine/, value);
+  }
+});
+
+test("a peer port for builds that may not overlap is a doubt, not an error", async () => {
+  const load = async (versions: Record<string, unknown>) => {
+    const services = {
+      router: {
+        mount: "/",
+        versions: { oracle: "file:x", command: ["{binary}", "{peerPort}"], ...versions },
+      },
+    };
+    const path = await file("overlap.json", JSON.stringify({ services }));
+    return (await loadConfig(withEnv({}), { path })).warnings;
+  };
+  assert.equal(await load({ binaryName: "baton" }), []);
+  const [never] = await load({ binaryName: "baton", overlap: "never" });
+  assert.match(never ?? "", /^services\.router\.versions\.overlap is never: .*nobody/);
+  // Devshard's rule, which is the default.
+  assert.match((await load({}))[0] ?? "", /overlap is ask/);
+  assert.equal(await load({ overlap: "never", command: ["{binary}", "{port}"] }), []);
+});
+
 test.run();

@@ -1,6 +1,7 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import {
+  asksFor,
   DEFAULT_CHILD_ENV,
   defaultVersionsConfig,
   VERSIOND_CHILD_ENV,
@@ -10,7 +11,6 @@ import {
   childEnv,
   type ChildStart,
   parseHa,
-  wantsAdminPort,
 } from "../../src/supervisor/child_env.ts";
 
 const config = defaultVersionsConfig({
@@ -124,8 +124,9 @@ test("a template fills in every placeholder, and leaves other braces alone", () 
     ],
     env: { PORT: "{port}", DIR: "{dataDir}", NAME: "{name}", WHERE: "{folder}" },
   });
-  assert.is(wantsAdminPort(templated), true);
-  assert.is(wantsAdminPort(config), false);
+  assert.is(asksFor(templated, "adminPort"), true);
+  assert.is(asksFor(config, "adminPort"), false);
+  assert.is(asksFor(templated, "peerPort"), false);
   const { command, args, env } = childCommand(templated, {}, { ...start, adminPort: 7 });
   assert.is(command, "/usr/bin/env");
   assert.equal(args, ["-S", "/bin/v2/devshard", "--listen=:5001", "--admin=7", '{"a":{}}']);
@@ -133,6 +134,28 @@ test("a template fills in every placeholder, and leaves other braces alone", () 
   assert.is(env.DIR, "/data/v2");
   assert.is(env.NAME, "v2");
   assert.is(env.WHERE, "/bin/v2");
+});
+
+test("a child with a peer port is told where its predecessors have theirs, the first one too", () => {
+  const withPeers = defaultVersionsConfig({
+    oracle: "file:x",
+    envAllow: ["BATON_*"],
+    command: ["{binary}", "--peer={peerPort}"],
+  });
+  assert.is(asksFor(withPeers, "peerPort"), true);
+  const own = { BATON_REPLICA_PREDECESSORS: '["127.0.0.1:1"]', BATON_OTHER: "kept" };
+  const told = (more: Partial<ChildStart>) => childCommand(withPeers, own, { ...start, ...more });
+  const first = told({ peerPort: 5003 });
+  assert.equal(first.args, ["--peer=5003"]);
+  assert.is(first.env.BATON_REPLICA_PREDECESSORS, "[]");
+  const second = told({ peerPort: 5003, predecessors: ["127.0.0.1:5002", "127.0.0.1:5009"] });
+  assert.equal(JSON.parse(second.env.BATON_REPLICA_PREDECESSORS ?? ""), [
+    "127.0.0.1:5002",
+    "127.0.0.1:5009",
+  ]);
+  // What the supervisor was told of itself is nobody else's.
+  assert.is(told({}).env.BATON_REPLICA_PREDECESSORS, undefined);
+  assert.is(told({}).env.BATON_OTHER, "kept");
 });
 
 test("a placeholder that is misspelt is refused", () => {

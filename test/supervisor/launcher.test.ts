@@ -26,6 +26,7 @@ async function withLauncher(
     config: defaultVersionsConfig({ oracle: "file:none", command: ["/bin/sleep", "60"] }),
     ports,
     children,
+    generations: { of: () => [] },
     dataDir: `${folder}/data`,
     output: () => ({ write() {}, close() {} }),
     mayStart,

@@ -282,6 +282,7 @@ async function simulate(input: ConfigInput = {}): Promise<Simulation> {
       config,
       ports: new PortPool({ base: 5000, isFree: () => Promise.resolve(true) }),
       children,
+      generations,
       dataDir: "data",
       output: () => ({ write() {}, close() {} }),
       mayStart: () => true,
