@@ -58,3 +58,13 @@ export interface LaneBlocks {
   /** Copies held (a block stored twice must be removed twice), at least 1. */
   readonly copies: Uint16Array;
 }
+
+export const NO_BLOCKS: LaneBlocks = {
+  count: 0,
+  parents: new Int32Array(0),
+  keys: new BigUint64Array(0),
+  locals: new BigUint64Array(0),
+  engines: new BigUint64Array(0),
+  tiers: new Uint8Array(0),
+  copies: new Uint16Array(0),
+};

@@ -30,6 +30,7 @@ import {
   type LaneLimits,
   type LaneSource,
   type LaneState,
+  UNNUMBERED,
 } from "./lane_types.ts";
 import type { Slices } from "./slices.ts";
 
@@ -82,6 +83,7 @@ export class Lane {
   /** The copy that is being made; batches are kept back meanwhile. */
   #cutting: Promise<LaneCut | undefined> | undefined;
   #isProven = false;
+  #isUnnumbered = false;
   /** The worker is asked although no hole is known: nothing to speak of unless it finds one. */
   #isChecking = false;
   #isClosed = false;
@@ -142,9 +144,23 @@ export class Lane {
     return this.#epoch;
   }
 
-  /** Number of the last batch that is in the index. */
+  /** Number of the last batch that is in the index; undefined where batches have none. */
   get cursor(): bigint | undefined {
-    return this.#content.cursor;
+    return this.#isUnnumbered ? undefined : this.#content.cursor;
+  }
+
+  /**
+   * Its publisher does not number what it sends. Nobody can say then where a copy of this lane stands
+   * in its events, so none can be joined to them, and what came before the first one heard is not
+   * known: the lane is degraded until its publisher says that it has no blocks.
+   */
+  get isUnnumbered(): boolean {
+    return this.#isUnnumbered;
+  }
+
+  /** Whether a subscription feeds it. */
+  get hasSource(): boolean {
+    return this.#source !== undefined;
   }
 
   /** Why the lane is degraded, or what went wrong last. */
@@ -238,14 +254,33 @@ export class Lane {
   /** Takes a live batch: applied now or soon, kept back, or dropped as a duplicate. */
   receive(batch: LaneBatch): void {
     if (this.#isClosed) return;
+    if (this.#isUnnumbered) {
+      this.#isUnnumbered = false;
+      this.#startOver("numbers_began", batch.epoch, false);
+    }
+    this.#take(batch);
+  }
+
+  /** Takes a batch of a publisher that does not number them: it is simply the next. */
+  receiveNext(batch: Omit<LaneBatch, "seq">): void {
+    if (this.#isClosed) return;
+    if (!this.#isUnnumbered) this.#loseNumbers();
+    this.#take({ ...batch, seq: (this.#order.last ?? -1n) + 1n });
+  }
+
+  #take(batch: LaneBatch): void {
     this.#isProven = true;
     this.#accept(batch);
     this.#report();
   }
 
-  /** Takes a batch of a publisher that does not number them: it is simply the next. */
-  receiveNext(batch: Omit<LaneBatch, "seq">): void {
-    this.receive({ ...batch, seq: (this.#order.last ?? -1n) + 1n });
+  /** What is held, or being put in, cannot be joined to what comes without a number. */
+  #loseNumbers(): void {
+    const { admitted, pending } = this.#order;
+    this.#isUnnumbered = true;
+    const holdsSome = admitted !== undefined || pending.length > 0 || this.#content.count > 0;
+    if (holdsSome || this.#isLoading) this.#startOver("numbers_ended", undefined, false);
+    this.#degrade(UNNUMBERED);
   }
 
   #accept(batch: LaneBatch): void {
@@ -343,7 +378,7 @@ export class Lane {
   }
 
   #cutHead(reader: DecoderState["reader"]): Omit<LaneCut, "blocks"> {
-    const cursor = this.#content.cursor;
+    const { cursor } = this;
     const decoderState: DecoderState = { reader, digests: this.#order.digests.state(cursor) };
     const head = { key: this.key, epoch: this.#epoch, cursor, decoderState };
     return this.#degraded === undefined ? head : { ...head, degraded: this.#degraded };
@@ -369,6 +404,7 @@ export class Lane {
   async commit(cut: LaneCut): Promise<void> {
     if (this.#isClosed) throw new LaneGap("closed", 0n, undefined);
     if (laneId(cut.key) !== laneId(this.key)) throw new TypeError("the cut is of another lane");
+    if (this.#isUnnumbered) throw new LaneGap("unnumbered", 0n, undefined);
     const { reader, digests } = readDecoderState(cut.decoderState);
     this.#hold ??= this.#limits;
     this.#abortFill();
@@ -568,7 +604,7 @@ export class Lane {
     this.#endLoad();
     if (!keepsPending) this.#filler.abort();
     this.#order.startOver(keepsPending);
-    this.#degraded = undefined;
+    this.#degraded = this.#isUnnumbered ? UNNUMBERED : undefined;
     this.#epoch = epoch ?? this.#options.random.uuid();
   }
 

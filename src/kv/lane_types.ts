@@ -94,6 +94,9 @@ export interface LaneSource {
     | undefined;
 }
 
+/** Why a lane is degraded whose batches have no numbers, in words for people. */
+export const UNNUMBERED = "its events carry no numbers";
+
 /** Why missing batches could not be had. */
 export type GapReason =
   | "no_replay_endpoint"
@@ -104,6 +107,7 @@ export type GapReason =
   | "timeout"
   | "failed"
   | "superseded"
+  | "unnumbered"
   | "closed";
 
 /** Batches `from` (inclusive) to `to` (exclusive, when known) are missing and cannot be had. */

@@ -6,7 +6,7 @@
  * the index is.
  */
 
-import type { LaneBlocks } from "../kv/blocks.ts";
+import { type LaneBlocks, NO_BLOCKS } from "../kv/blocks.ts";
 import {
   DUMP_FORMAT,
   DUMP_VERSION,
@@ -20,6 +20,7 @@ import {
 import { loadLines, type LoadProvider } from "./load_provider.ts";
 import { LaneDigest } from "./lane_digest.ts";
 import { dumpable, type LaneCut, type LaneStore, type RecoverableLane } from "./lane_port.ts";
+import { tellable, UNNUMBERED } from "./lane_port.ts";
 import { SliceBuffer } from "./slice_buffer.ts";
 
 export interface DumpSource {
@@ -55,7 +56,7 @@ export async function* dumpSlices(
 ): AsyncGenerator<Uint8Array<ArrayBuffer>, void> {
   const out = new SliceBuffer(SLICE_BYTES + 4096);
   const chosen = source.store.lanes().filter((lane) =>
-    dumpable(lane) && (source.wanted?.(lane) ?? true)
+    (dumpable(lane) || tellable(lane)) && (source.wanted?.(lane) ?? true)
   );
   line(out, {
     kind: "header",
@@ -66,13 +67,13 @@ export async function* dumpSlices(
     seed: HASH_SEED,
     created: new Date(source.nowMs).toISOString(),
     lanes: chosen.length,
-    blocks: chosen.reduce((sum, lane) => sum + lane.blocks, 0),
+    blocks: chosen.reduce((sum, lane) => sum + (tellable(lane) ? 0 : lane.blocks), 0),
   });
   let lanes = 0;
   let blocks = 0;
   for (const lane of chosen) {
-    const cut = await cutLane(source, lane);
-    if (cut === undefined) continue;
+    const cut = tellable(lane) ? nothingOf(lane) : await cutLane(source, lane);
+    if (cut === undefined || source.store.lane(lane.key) !== lane) continue;
     source.onLane?.(cut);
     yield* laneSlices(out, cut, source.store.blockSize(lane.key));
     lanes += 1;
@@ -87,6 +88,16 @@ export async function* dumpSlices(
 }
 
 /**
+ * That there is such a lane, and why it cannot be had: with none of its blocks, since nobody could
+ * know which of them are gone by the time that he hears of the next event.
+ */
+function nothingOf(lane: RecoverableLane): LaneCut {
+  const { key, epoch } = lane;
+  const cursor = undefined;
+  return { key, epoch, cursor, decoderState: undefined, blocks: NO_BLOCKS, degraded: UNNUMBERED };
+}
+
+/**
  * Cuts a lane that is still there and can be gone on from. A cut of a lane that starts over meanwhile
  * is made again; one that does nothing else is left out, and the joiner asks its worker or another.
  */
@@ -95,9 +106,11 @@ export async function cutLane(
   lane: RecoverableLane,
 ): Promise<LaneCut | undefined> {
   for (let tried = 0; tried < MAX_CUTS; tried += 1) {
-    if (source.store.lane(lane.key) !== lane || !dumpable(lane)) return undefined;
+    if (source.store.lane(lane.key) !== lane) return undefined;
+    if (!dumpable(lane) && !tellable(lane)) return undefined;
     const cut = await lane.cutInSlices();
-    if (cut?.cursor !== undefined && source.store.lane(lane.key) === lane) return cut;
+    const isGood = cut?.cursor !== undefined || lane.isUnnumbered;
+    if (cut !== undefined && isGood && source.store.lane(lane.key) === lane) return cut;
   }
   return undefined;
 }

@@ -11,6 +11,7 @@ import { partitionId } from "../kv/lane_key.ts";
 import { cutLane, type DumpSource, SLICE_BYTES } from "./dump_writer.ts";
 import { dynamoPartition, dynamoWorkerId } from "./dynamo_ids.ts";
 import { dumpable, type LaneCut, type LaneStore, type RecoverableLane } from "./lane_port.ts";
+import { tellable } from "./lane_port.ts";
 import { SliceBuffer } from "./slice_buffer.ts";
 
 const TIER_NAMES: Record<(typeof TIERS)[number], string> = {
@@ -67,7 +68,9 @@ export function dynamoLeastBytes(store: LaneStore): number {
 function partitions(source: DumpSource): Iterable<RecoverableLane[]> {
   const byId = new Map<string, RecoverableLane[]>();
   for (const lane of source.store.lanes()) {
-    if (!dumpable(lane) || source.wanted?.(lane) === false) continue;
+    // Also lanes whose events have no numbers: this shape says of no lane where it stands in them.
+    const isThere = dumpable(lane) || tellable(lane);
+    if (!isThere || source.wanted?.(lane) === false) continue;
     const id = partitionId(lane.key);
     const lanes = byId.get(id);
     if (lanes === undefined) byId.set(id, [lane]);

@@ -9,12 +9,15 @@ import type { LaneKey } from "../kv/lane_key.ts";
 import type { HoldLimits, LaneCut, LaneState } from "../kv/lane_types.ts";
 
 export type { HoldLimits, LaneCut, LaneState };
+export { UNNUMBERED } from "../kv/lane_types.ts";
 
 export interface RecoverableLane {
   readonly key: LaneKey;
   readonly state: LaneState;
   readonly epoch: string;
   readonly cursor: bigint | undefined;
+  /** Its events have no numbers: no copy of it can be joined to them. */
+  readonly isUnnumbered: boolean;
   /** Blocks that the lane holds now. */
   readonly blocks: number;
   /** Buffer batches instead of applying them; over the limits the lane needs another snapshot. */
@@ -54,5 +57,14 @@ export interface LaneStore {
  * own snapshot, or that has not seen a numbered batch, has nothing to give to others.
  */
 export function dumpable(lane: RecoverableLane): boolean {
-  return lane.cursor !== undefined && lane.state !== "buffering" && lane.state !== "loading";
+  return lane.cursor !== undefined && isSettled(lane);
+}
+
+/** True for lanes that others should hear of, although they cannot go on from what we have. */
+export function tellable(lane: RecoverableLane): boolean {
+  return lane.isUnnumbered && isSettled(lane);
+}
+
+function isSettled(lane: RecoverableLane): boolean {
+  return lane.state !== "buffering" && lane.state !== "loading";
 }

@@ -8,7 +8,7 @@ import type { Log } from "../observe/log.ts";
 import { keyOf, type LaneLine } from "./dump_format.ts";
 import type { DumpSink } from "./dump_reader.ts";
 import { dumpable, type HoldLimits, type LaneCut } from "./lane_port.ts";
-import type { LaneStore, RecoverableLane } from "./lane_port.ts";
+import { type LaneStore, type RecoverableLane, UNNUMBERED } from "./lane_port.ts";
 import { type LaneOutcome, type LaneReport, NO_LANES } from "./recovery_status.ts";
 
 interface Wanted {
@@ -200,6 +200,16 @@ export class WantedLanes {
       wanted.reason = `block size ${head.blockSize} at ${peer}, ${blockSize} here`;
       return false;
     }
+    if (wanted.lane.isUnnumbered) {
+      this.#giveUp(wanted, "degraded", UNNUMBERED);
+      return false;
+    }
+    if (head.cursor === null && head.degraded !== null) {
+      // The peer tells of it, and why it cannot give it.
+      wanted.isRefused = true;
+      wanted.reason = head.degraded;
+      return false;
+    }
     // What is there is not false, but it is not all: another peer may have all of it.
     if (head.degraded !== null && isChoosy()) return false;
     const { beyond } = wanted;
@@ -227,6 +237,11 @@ export class WantedLanes {
       await wanted.lane.commit(cut);
     } catch (error) {
       if (wanted.outcome !== "committing") return;
+      if (wanted.lane.isUnnumbered) {
+        wanted.outcome = "pending";
+        this.#giveUp(wanted, "degraded", UNNUMBERED);
+        return;
+      }
       wanted.gaps += 1;
       wanted.reason = error instanceof Error ? error.message : String(error);
       this.#options.log.warn("recovery_lane_not_joined", {

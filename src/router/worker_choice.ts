@@ -182,7 +182,8 @@ export class WorkerChoice {
   #publishes(rank: { readonly worker: string; readonly dpRank: number }): boolean {
     const { store, model, group } = this.#options;
     const lane = store.lane({ worker: rank.worker, dpRank: rank.dpRank, model, group });
-    return lane !== undefined && (lane.cursor !== undefined || lane.blocks > 0);
+    if (lane === undefined) return false;
+    return lane.cursor !== undefined || lane.isUnnumbered || lane.blocks > 0;
   }
 }
 

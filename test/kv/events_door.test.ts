@@ -201,7 +201,8 @@ test("lines are counted, refused ones listed by number, and the rest applied", a
     refused_count: 2,
   });
   assert.is(depth(10, 11, 12, 13), 2);
-  assert.is(store.lane(KEY)?.state, "live");
+  // Nobody knows what came before lines that have no numbers.
+  assert.is(store.lane(KEY)?.state, "degraded");
 });
 
 test("a long list of refusals is cut, and counted", async () => {
@@ -222,6 +223,54 @@ test("numbered lines: one number is one batch, a repeated body changes nothing",
   assert.is(lane?.cursor, 1n);
   assert.is(lane?.blocks, 1);
   assert.equal([...lane?.cut().blocks.copies ?? []], [1]);
+});
+
+test("lines without numbers have no cursor, and their lane is degraded until it is cleared", async () => {
+  await post(line());
+  const lane = store.lane(KEY);
+  assert.is(lane?.state, "degraded");
+  assert.is(lane?.lastError, "its events carry no numbers");
+  assert.is(lane?.cursor, undefined);
+  assert.is(lane?.cut().cursor, undefined);
+  assert.is(lane?.blocks, 1);
+  await post(line({ event_type: "cleared" }), line({ seq_hashes: [2], token_ids: [12, 13] }));
+  assert.is(lane?.state, "live");
+  assert.is(lane?.cursor, undefined);
+  assert.is(depth(12, 13), 1);
+});
+
+test("a publisher that begins with `cleared` is known from its beginning on, without numbers too", async () => {
+  await post(line({ event_type: "cleared" }), line());
+  assert.is(store.lane(KEY)?.state, "live");
+});
+
+test("lines without numbers after numbered ones, and the other way: what was held goes", async () => {
+  await post(line({ seq: 0 }), line({ seq: 1, seq_hashes: [2], token_ids: [12, 13] }));
+  await post(line({ seq_hashes: [3], token_ids: [14, 15] }));
+  const lane = store.lane(KEY);
+  assert.equal([depth(10, 11), depth(12, 13), depth(14, 15)], [0, 0, 1]);
+  assert.is(lane?.state, "degraded");
+  await post(line({ seq: 1, seq_hashes: [4], token_ids: [16, 17] }));
+  assert.equal([depth(14, 15), depth(16, 17)], [0, 1]);
+  assert.is(lane?.cursor, 1n);
+  assert.is(lane?.state, "degraded", "it begins at batch 1");
+  await post(line({ seq: 2, event_type: "cleared" }));
+  assert.is(lane?.state, "live");
+});
+
+test("another epoch on lines without numbers clears the lane, and it stays degraded", async () => {
+  await post(line({ epoch: "a" }), line({ epoch: "b", seq_hashes: [2], token_ids: [12, 13] }));
+  assert.equal([depth(10, 11), depth(12, 13)], [0, 1]);
+  assert.is(store.lane(KEY)?.state, "degraded");
+});
+
+test("a worker whose events come over a socket is not fed by lines", async () => {
+  const lane = await store.open(KEY, { blockSize: 2, prepare: (one) => one.attach({}) });
+  lane.receive({ seq: 0n, events: [read(line()).event] });
+  const answer = await post(line({ seq_hashes: [2], token_ids: [12, 13] }));
+  assert.equal(answer.refused, [{ line: 1, reason: "the worker's events come over ZMQ" }]);
+  assert.is(lane.blocks, 1);
+  assert.is(lane.state, "live");
 });
 
 test("a number that comes again with other content is a publisher that started over", async () => {

@@ -12,6 +12,7 @@ import type {
 export class ShelfLane implements RecoverableLane {
   readonly key: LaneKey;
   state: LaneState = "live";
+  isUnnumbered = false;
   content: LaneCut;
   /** Cuts that were put in, in order. */
   readonly commits: LaneCut[] = [];
