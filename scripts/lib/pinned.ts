@@ -44,6 +44,13 @@ export class Pinned {
     return ticks * 1_000_000 / TICKS_PER_S;
   }
 
+  /** CPU time of the program's first thread so far, in microseconds. */
+  mainThreadCpuUs(): number {
+    const pid = this.process.pid ?? 0;
+    const fields = statFields(pid, `task/${pid}/`);
+    return (Number(fields?.[11] ?? 0) + Number(fields?.[12] ?? 0)) * 1_000_000 / TICKS_PER_S;
+  }
+
   /** Resident memory of the program and its children, in bytes. */
   rssBytes(): number {
     let pages = 0;
@@ -61,9 +68,9 @@ export class Pinned {
 }
 
 /** Fields of /proc/pid/stat from the third (state) on. */
-function statFields(pid: number): string[] | undefined {
+function statFields(pid: number, thread = ""): string[] | undefined {
   try {
-    const text = readFileSync(`/proc/${pid}/stat`, "latin1");
+    const text = readFileSync(`/proc/${pid}/${thread}stat`, "latin1");
     return text.slice(text.lastIndexOf(")") + 2).split(" ");
   } catch {
     return undefined;
@@ -119,7 +126,12 @@ export interface WrkResult {
 export async function wrk(
   core: number,
   port: number,
-  options: { connections: number; seconds: number },
+  options: {
+    readonly connections: number;
+    readonly seconds: number;
+    /** A file in Lua that makes the requests; GET without it. */
+    readonly script?: string;
+  },
 ): Promise<WrkResult> {
   const run = spawn("taskset", [
     "-c",
@@ -129,6 +141,7 @@ export async function wrk(
     `-c${options.connections}`,
     `-d${options.seconds}s`,
     "--latency",
+    ...(options.script === undefined ? [] : ["-s", options.script]),
     `http://127.0.0.1:${port}/x`,
   ], { stdio: ["ignore", "pipe", "pipe"] });
   let text = "";

@@ -51,7 +51,7 @@ export interface HostPoolOptions {
 export async function hostPool(options: HostPoolOptions): Promise<HostedService> {
   const { runtime, lifecycle, name, mounts, config, kv } = options;
   const { clock, random, http } = runtime;
-  const { model, group, blockSize, health } = config;
+  const { model, group, blockSize, health, maxBodyBytes, tokenizeTimeoutMs } = config;
   const log = options.log.with({ service: name });
   const approximate = (size: number, ttlMs: number): Promise<ApproximateIndex> =>
     ApproximateIndex.create({ clock, blockSize: size, ttlMs });
@@ -122,10 +122,11 @@ export async function hostPool(options: HostPoolOptions): Promise<HostedService>
     wait,
     metrics,
     tokenizer,
+    asksWorkers: tokenizeTimeoutMs > 0,
     prompts: new PromptTokens({
       http,
       clock,
-      timeoutMs: config.tokenizeTimeoutMs,
+      timeoutMs: tokenizeTimeoutMs,
       onSource: (source) => metrics.read(source),
     }),
   });
@@ -139,7 +140,7 @@ export async function hostPool(options: HostPoolOptions): Promise<HostedService>
     threaded: {
       service,
       byVersion: false,
-      pool: { maxBodyBytes: config.maxBodyBytes, tokenizer: config.tokenizer },
+      pool: { maxBodyBytes, tokenizer: config.tokenizer, tokenizeTimeoutMs },
       readsFirst: () => members.anyAvailable,
       direct: () => [],
       onChange: (listener) => members.listen({ joined: listener, left: listener }),

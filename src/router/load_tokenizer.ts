@@ -2,7 +2,7 @@
 
 import type { PoolConfig } from "../config/pool.ts";
 import type { Files } from "../runtime/runtime.ts";
-import { LocalTokenizer } from "./local_tokenizer.ts";
+import type { LocalTokenizer } from "./local_tokenizer.ts";
 
 /** undefined without files. Throws an Error that names the key of a file that cannot be used. */
 export async function loadTokenizer(
@@ -11,6 +11,8 @@ export async function loadTokenizer(
   settings: PoolConfig["tokenizer"],
 ): Promise<LocalTokenizer | undefined> {
   if (settings === undefined) return undefined;
+  // Its libraries take a good part of the start: only those who need them load them.
+  const { LocalTokenizer } = await import("./local_tokenizer.ts");
   const { file, chatTemplate, maxChars } = settings;
   const beside = file.replace(/[^/]*$/, "tokenizer_config.json");
   const config = settings.config ??

@@ -6,8 +6,7 @@
 
 import type { Exchange, Forward, ForwardOutcome, HeaderLines } from "../proxy/exchange.ts";
 import type { Lease } from "../proxy/target.ts";
-import type { LocalTokenizer } from "./local_tokenizer.ts";
-import { type PromptFacts, readPromptFacts } from "./prompt_facts.ts";
+import { type PromptFacts, type PromptReading, readPromptFacts } from "./prompt_facts.ts";
 import { UsageReader } from "./usage_reader.ts";
 
 export interface PoolBytes {
@@ -36,9 +35,8 @@ export interface FarExchange extends Exchange {
   readonly bytes: PoolBytes;
 }
 
-export interface ReadingOptions {
+export interface ReadingOptions extends PromptReading {
   readonly maxBodyBytes: number;
-  readonly tokenizer: Pick<LocalTokenizer, "tokens"> | undefined;
 }
 
 export function bytesOf(exchange: Exchange, forward: Forward, options: ReadingOptions): PoolBytes {
@@ -60,9 +58,8 @@ export class NearBytes implements PoolBytes {
   }
 
   async readPrompt(): Promise<PromptFacts> {
-    const { maxBodyBytes, tokenizer } = this.#options;
-    this.#body = await this.#exchange.readBody(maxBodyBytes);
-    return readPromptFacts(this.#body, tokenizer);
+    this.#body = await this.#exchange.readBody(this.#options.maxBodyBytes);
+    return readPromptFacts(this.#body, this.#options);
   }
 
   async move(lease: Lease, firstByte: () => void): Promise<Moved> {

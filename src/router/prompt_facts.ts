@@ -14,21 +14,30 @@ export interface PromptFacts {
   readonly source: "request" | "local" | undefined;
   /** The prompt as one text; empty once its tokens are known. */
   readonly text: string;
-  /** What a worker needs to tokenise it, as long as its tokens are not known. */
-  readonly tokenize: Readonly<Record<string, unknown>> | undefined;
+  /** The JSON that a worker needs to tokenise it, as long as its tokens are not known. */
+  readonly tokenize: string | undefined;
+}
+
+export interface PromptReading {
+  readonly tokenizer: Pick<LocalTokenizer, "tokens"> | undefined;
+  /** Workers may be asked for tokens. */
+  readonly asksWorkers: boolean;
 }
 
 /** Throws `bad_request` for a body that is not a JSON object. */
 export function readPromptFacts(
   body: Uint8Array,
-  tokenizer: Pick<LocalTokenizer, "tokens"> | undefined,
+  { tokenizer, asksWorkers }: PromptReading,
 ): PromptFacts {
   const request = readOpenAiRequest(body);
   const { model, session, salt } = request;
   const local = request.tokens === undefined ? tokenizer?.tokens(request) : undefined;
   const tokens = request.tokens ?? local;
   if (tokens === undefined) {
-    const { text, tokenize } = request;
+    const { text } = request;
+    const tokenize = asksWorkers && request.tokenize !== undefined
+      ? JSON.stringify(request.tokenize)
+      : undefined;
     return { model, session, salt, tokens, source: undefined, text, tokenize };
   }
   const source = local === undefined ? "request" : "local";

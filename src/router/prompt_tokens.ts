@@ -53,7 +53,7 @@ export class PromptTokens {
       const response = await http.fetch(`${worker}/tokenize`, {
         method: "POST",
         headers: { "content-type": "application/json" },
-        body: JSON.stringify(facts.tokenize),
+        body: facts.tokenize,
         signal: timeout.signal,
       });
       const answer: unknown = await response.json();

@@ -1,5 +1,11 @@
-/** Threads over `node:worker_threads`, on both runtimes. */
+/**
+ * Threads over `node:worker_threads`, on both runtimes.
+ *
+ * What is posted in one turn of the event loop leaves as one message at its end: a message costs as
+ * much as some hundred of its words, and under load a turn has the news of many sockets.
+ */
 
+import { setImmediate } from "node:timers";
 import { isMainThread, parentPort, Worker } from "node:worker_threads";
 import type { ParentThread, Thread, Threads } from "./threads_contract.ts";
 
@@ -9,8 +15,8 @@ export function createThreads(): Threads {
 
 function parentOf(port: NonNullable<typeof parentPort>): ParentThread {
   return {
-    post: (message) => port.postMessage(message),
-    onMessage: (listener) => void port.on("message", listener),
+    post: batched((messages) => port.postMessage(messages)),
+    onMessage: (listener) => void port.on("message", oneByOne(listener)),
   };
 }
 
@@ -21,9 +27,32 @@ function start(module: URL): Thread {
     error ??= thrown instanceof Error ? thrown.stack ?? thrown.message : String(thrown);
   });
   return {
-    post: (message) => worker.postMessage(message),
-    onMessage: (listener) => void worker.on("message", listener),
+    post: batched((messages) => worker.postMessage(messages)),
+    onMessage: (listener) => void worker.on("message", oneByOne(listener)),
     onExit: (listener) => void worker.once("exit", () => listener(error)),
     terminate: async () => void await worker.terminate(),
+  };
+}
+
+function batched(
+  send: (messages: readonly unknown[]) => void,
+): (message: unknown, isUrgent?: boolean) => void {
+  let waiting: unknown[] = [];
+  const flush = (): void => {
+    if (waiting.length === 0) return;
+    const messages = waiting;
+    waiting = [];
+    send(messages);
+  };
+  return (message, isUrgent = false) => {
+    waiting.push(message);
+    if (isUrgent) flush();
+    else if (waiting.length === 1) setImmediate(flush);
+  };
+}
+
+function oneByOne(listener: (message: unknown) => void): (messages: unknown[]) => void {
+  return (messages) => {
+    for (const message of messages) listener(message);
   };
 }

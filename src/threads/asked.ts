@@ -96,7 +96,7 @@ export class AskedExchanges {
         },
       });
       exchange.onAbort(() => this.#options.post({ kind: "gone", exchange: id }));
-      const { requestId, method, target, path, headers, remoteAddress } = exchange;
+      const { requestId, method, target, path, remoteAddress } = exchange;
       this.#options.post({
         kind: "exchange",
         exchange: id,
@@ -104,7 +104,7 @@ export class AskedExchanges {
         method,
         target,
         path,
-        headers,
+        headers: exchange.headers.join("\n"),
         remoteAddress,
         host: exchange.header("host") ?? "localhost",
         prompt,
@@ -166,6 +166,8 @@ export class AskedExchanges {
       status,
       cachedTokens,
     });
+    // Where nothing more can come of it, nobody has to say so.
+    if (outcome.result !== "upstream_failed") asked.done();
   }
 
   async #move(asked: Asked, lease: ForeignLease, message: ToForward): Promise<Moved> {

@@ -41,7 +41,8 @@ export interface SharedService {
 }
 
 /** How a thread reads the prompts of a pool's requests. */
-export interface PoolReading extends Pick<PoolConfig, "maxBodyBytes" | "tokenizer"> {}
+export interface PoolReading
+  extends Pick<PoolConfig, "maxBodyBytes" | "tokenizer" | "tokenizeTimeoutMs"> {}
 
 /** A prompt that a thread has read, or why it has not. */
 export type ToldPrompt = { readonly facts: PromptFacts } | { readonly error: ToldError };
@@ -157,7 +158,8 @@ export type ToMain =
     readonly method: string;
     readonly target: string;
     readonly path: string;
-    readonly headers: readonly string[];
+    /** The header lines, name and value by turns, each on a line: one text crosses sooner. */
+    readonly headers: string;
     readonly remoteAddress: string;
     readonly host: string;
     readonly prompt: ToldPrompt | undefined;

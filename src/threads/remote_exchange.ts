@@ -32,7 +32,6 @@ export class RemoteExchange implements FarExchange {
   readonly method: string;
   readonly target: string;
   readonly path: string;
-  readonly headers: readonly string[];
   readonly remoteAddress: string;
   finished = false;
   answered = false;
@@ -42,12 +41,16 @@ export class RemoteExchange implements FarExchange {
     move: (lease, firstByte) => this.#move(lease, { returnFailure: true }, firstByte),
   };
   readonly #id: number;
+  readonly #headerText: string;
+  #headers: readonly string[] | undefined;
   readonly #host: string;
   readonly #options: RemoteExchangeOptions;
   readonly #abortListeners: (() => void)[] = [];
   #prompt: ToldPrompt | undefined;
   #onPrompt: ((prompt: ToldPrompt) => void) | undefined;
   #moving: Moving | undefined;
+  /** Its thread knows that nothing more comes of it. */
+  #isOver = false;
   /** For the log line; they go along with the next message. */
   #notes: Readonly<Record<string, unknown>> | undefined;
   /** Answers that are still being read. */
@@ -60,15 +63,20 @@ export class RemoteExchange implements FarExchange {
     this.method = asking.method;
     this.target = asking.target;
     this.path = asking.path;
-    this.headers = asking.headers;
+    this.#headerText = asking.headers;
     this.remoteAddress = asking.remoteAddress;
     this.#host = asking.host;
     this.#prompt = asking.prompt;
   }
 
+  get headers(): readonly string[] {
+    return this.#headers ??= this.#headerText === "" ? [] : this.#headerText.split("\n");
+  }
+
   header(name: string): string | undefined {
-    for (let at = 0; at + 1 < this.headers.length; at += 2) {
-      if (this.headers[at]?.toLowerCase() === name) return this.headers[at + 1];
+    const { headers } = this;
+    for (let at = 0; at + 1 < headers.length; at += 2) {
+      if (headers[at]?.toLowerCase() === name) return headers[at + 1];
     }
     return undefined;
   }
@@ -110,8 +118,9 @@ export class RemoteExchange implements FarExchange {
   /** For the app that answers what no service is mounted for. */
   request(): Request {
     const headers = new Headers();
-    for (let at = 0; at + 1 < this.headers.length; at += 2) {
-      headers.append(this.headers[at] as string, this.headers[at + 1] as string);
+    const lines = this.headers;
+    for (let at = 0; at + 1 < lines.length; at += 2) {
+      headers.append(lines[at] as string, lines[at + 1] as string);
     }
     const method = /^(CONNECT|TRACE|TRACK)$/i.test(this.method) ? "GET" : this.method;
     return new Request(`http://${this.#host}${this.target}`, { method, headers });
@@ -123,7 +132,7 @@ export class RemoteExchange implements FarExchange {
     try {
       await answer();
       await this.#pending;
-      this.#options.post({ kind: "done", exchange, ...this.#takeNotes() });
+      if (!this.#isOver) this.#options.post({ kind: "done", exchange, ...this.#takeNotes() });
     } catch (error) {
       const told = tellError(error);
       this.#options.post({ kind: "fail", exchange, error: told, ...this.#takeNotes() });
@@ -209,6 +218,7 @@ export class RemoteExchange implements FarExchange {
     this.#moving = undefined;
     moving.lease.release(failure);
     const { outcome, status, cachedTokens } = moved;
+    this.#isOver = outcome.result !== "upstream_failed";
     moving.settle({ outcome, status, cachedTokens });
   }
 

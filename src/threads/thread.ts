@@ -139,9 +139,10 @@ class DataThread {
   async #openPools(
     pools: Extract<ToThread, { kind: "start" }>["pools"],
   ): Promise<void> {
-    for (const [service, { maxBodyBytes, tokenizer }] of pools) {
-      const loaded = await loadTokenizer(this.#runtime.files, service, tokenizer);
-      this.#pools.set(service, { maxBodyBytes, tokenizer: loaded });
+    for (const [service, reading] of pools) {
+      const tokenizer = await loadTokenizer(this.#runtime.files, service, reading.tokenizer);
+      const { maxBodyBytes, tokenizeTimeoutMs } = reading;
+      this.#pools.set(service, { maxBodyBytes, tokenizer, asksWorkers: tokenizeTimeoutMs > 0 });
     }
     this.#mounted = "";
     this.#mount();

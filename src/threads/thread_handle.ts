@@ -24,6 +24,9 @@ export interface ThreadHandleOptions {
   readonly ended: (thread: ThreadHandle, error: string | undefined) => void;
 }
 
+/** What decides about requests that the thread has not heard of yet. */
+const URGENT: ReadonlySet<ToThread["kind"]> = new Set(["table", "gate"]);
+
 export class ThreadHandle {
   connections = 0;
   readonly #thread: Thread;
@@ -50,7 +53,7 @@ export class ThreadHandle {
   }
 
   post(message: ToThread): void {
-    if (!this.#hasExited) this.#thread.post(message);
+    if (!this.#hasExited) this.#thread.post(message, URGENT.has(message.kind));
   }
 
   get inflight(): number {
@@ -63,6 +66,7 @@ export class ThreadHandle {
     return new Promise((resolve, reject) => {
       this.#listening = resolve;
       this.#failed = reject;
+      if (this.#hasExited) reject(new Error("the thread ended"));
       this.post({ kind: "start", ...start, inflight, connections });
     });
   }

@@ -102,13 +102,14 @@ export class ThreadedTraffic implements TrafficServer {
     for (const service of this.#options.services) {
       this.#unsubscribe.push(service.onChange(() => this.publish()));
     }
-    // One after the other: the first one finds the port that the others share.
-    for (let count = 0; count < this.#options.threads; count++) await this.#startThread();
+    // They load side by side, and listen one after the other: the first finds the others' port.
+    const threads = Array.from({ length: this.#options.threads }, () => this.#addThread());
+    for (const thread of threads) await this.#listen(thread);
     this.publish();
   }
 
-  async #startThread(): Promise<void> {
-    const { runtime, settings, gate } = this.#options;
+  #addThread(): ThreadHandle {
+    const { runtime } = this.#options;
     const thread = new ThreadHandle(runtime.threads.start(MODULE), {
       runtime,
       log: this.#options.log,
@@ -122,6 +123,11 @@ export class ThreadedTraffic implements TrafficServer {
     });
     this.#threads.add(thread);
     this.#tellTable(thread);
+    return thread;
+  }
+
+  async #listen(thread: ThreadHandle): Promise<void> {
+    const { settings, gate } = this.#options;
     const listen = { ...settings.listen, address: this.#address, reusePort: true };
     const tls = settings.tls === undefined || this.#pair === undefined
       ? {}
@@ -144,7 +150,9 @@ export class ThreadedTraffic implements TrafficServer {
     log.error("thread_ended", { error, left: this.#threads.size });
     runtime.clock.after(RESTART_MS, () => {
       if (this.#isClosing) return;
-      this.#startThread().catch((reason) => log.error("thread_start_failed", { error: reason }));
+      this.#listen(this.#addThread()).catch((reason) =>
+        log.error("thread_start_failed", { error: reason })
+      );
     });
   }
 
