@@ -113,6 +113,7 @@ test("kv 37: a joiner is not ready before its peer's dump has come to its end", 
     },
   });
   store(lane(source), 0, 1n, 0, 10);
+  await applied(source);
   const joiner = await testReplica({ lanes: [KEY], peers: [source.url] });
   joiner.recovery.start();
   await until(() => joiner.recovery.status().state === "fetching", "an attempt");
@@ -191,6 +192,7 @@ test("kv 51: a buffer that overflows while the dump comes in means another snaps
     },
   });
   store(lane(source), 0, 1n, 0, 3);
+  await applied(source);
   const joiner = await testReplica({
     lanes: [KEY],
     peers: [source.url],
@@ -202,8 +204,10 @@ test("kv 51: a buffer that overflows while the dump comes in means another snaps
     store(lane(source), seq, BigInt(seq + 1), 0, 3);
     store(lane(joiner), seq, BigInt(seq + 1), 0, 3);
   }
+  await applied(source);
   release();
   assert.is(await joiner.recovery.done, "recovered");
+  await applied(joiner);
   assert.is(asked, 2);
   assert.is(lane(joiner).state, "live");
   assert.is(lane(joiner).cursor, 20n);
@@ -252,6 +256,7 @@ test("kv 58: a salted parent in the snapshot, an unsalted live child: hashed wit
   const source = await sourceReplica({ lanes: [KEY] });
   const joiner = await testReplica({ lanes: [KEY], peers: [source.url] });
   lane(source).receive({ seq: 0n, events: [engineStored(1n, undefined, { salt: "tenant-a" })] });
+  await applied(source);
   joiner.recovery.start();
   assert.is(await joiner.recovery.done, "recovered");
   const child = { seq: 1n, events: [engineStored(2n, 1n)] };
@@ -259,6 +264,7 @@ test("kv 58: a salted parent in the snapshot, an unsalted live child: hashed wit
   lane(joiner).receive(child);
   const unsalted = await sourceReplica({ lanes: [KEY] });
   lane(unsalted).receive({ seq: 0n, events: [engineStored(1n, undefined), engineStored(2n, 1n)] });
+  await applied(source, joiner, unsalted);
   assert.is(contentOf(lane(joiner)).length, 2);
   assert.equal(contentOf(lane(joiner)), contentOf(lane(source)));
   assert.is.not(contentOf(lane(joiner)).join(), contentOf(lane(unsalted)).join());
@@ -273,6 +279,7 @@ test("kv 59: a learned cache group is restored, so that a removal that only name
     seq: 0n,
     events: [engineStored(1n, undefined, group), engineStored(2n, undefined, group)],
   });
+  await applied(source);
   joiner.recovery.start();
   assert.is(await joiner.recovery.done, "recovered");
   assert.is(contentOf(lane(joiner)).length, 2);
@@ -285,6 +292,7 @@ test("kv 59: a learned cache group is restored, so that a removal that only name
     locality: undefined,
   };
   for (const replica of [source, joiner]) lane(replica).receive({ seq: 1n, events: [removal] });
+  await applied(source, joiner);
   assert.is(contentOf(lane(joiner)).length, 1);
   assert.equal(contentOf(lane(joiner)), contentOf(lane(source)));
   await close(joiner, source);
@@ -321,6 +329,7 @@ test("lanes come from different peers, and what nobody has begins cold", async (
   const b = await sourceReplica({ lanes: [two] });
   store(lane(a, one), 0, 1n, 0, 10);
   store(lane(b, two), 0, 2n, 0, 20);
+  await applied(a, b);
   const joiner = await testReplica({ lanes: KEYS, peers: [a.url, b.url] });
   joiner.recovery.start();
   assert.is(await joiner.recovery.done, "recovered");
@@ -339,6 +348,7 @@ test("lanes come from different peers, and what nobody has begins cold", async (
 test("a restored replica is a source for the next one", async () => {
   const first = await sourceReplica({ lanes: [KEY] });
   store(lane(first), 0, 1n, 0, 500);
+  await applied(first);
   const second = await testReplica({ lanes: [KEY], peers: [first.url] });
   second.recovery.start();
   await second.recovery.done;
@@ -351,18 +361,38 @@ test("a restored replica is a source for the next one", async () => {
   await close(second, third);
 });
 
-test("many joiners at once: the source serves two dumps at a time, and all get ready", async () => {
-  const source = await sourceReplica({ lanes: [KEY] });
-  store(lane(source), 0, 1n, 0, 20_000);
-  await until(() => lane(source).blocks === 20_000, "all blocks in the source");
+test("R9: many joiners at once: the source serves two dumps at a time, and all get ready", async () => {
+  let now = 0;
+  let most = 0;
+  let refused = 0;
+  const source = await sourceReplica({
+    lanes: [KEY],
+    wrap: (app) => async (request) => {
+      const response = await app.fetch(request);
+      if (response.body === null || response.status !== 200) {
+        refused += 1;
+        assert.ok(Number(response.headers.get("retry-after")) >= 1);
+        return response;
+      }
+      most = Math.max(most, ++now);
+      const counted = new TransformStream<Uint8Array, Uint8Array>({
+        flush: () => void (now -= 1),
+      });
+      return new Response(response.body.pipeThrough(counted), { headers: response.headers });
+    },
+  });
+  store(lane(source), 0, 1n, 0, 200_000);
+  await until(() => lane(source).blocks === 200_000, "all blocks in the source");
   const joiners = await Promise.all(
     Array.from({ length: 6 }, () => testReplica({ lanes: [KEY], peers: [source.url] })),
   );
   for (const joiner of joiners) joiner.recovery.start();
   for (const joiner of joiners) {
     assert.is(await joiner.recovery.done, "recovered");
-    assert.is(lane(joiner).blocks, 20_000);
+    assert.is(lane(joiner).blocks, 200_000);
   }
+  assert.ok(refused > 0, "some were told to come back");
+  assert.ok(most <= 2, `${most} dumps at once`);
   await close(source, ...joiners);
 });
 
@@ -412,7 +442,7 @@ test("a peer that sends well-made nonsense costs the lane its content and nothin
     const joiner = await testReplica({
       lanes: [KEY],
       peers: [`http://127.0.0.1:${port}`],
-      config: { recoveryBudgetMs: 6000 },
+      config: { recoveryBudgetMs: 2000 },
     });
     lane(joiner).attach({ replay: () => Promise.resolve({ kind: "complete" }) });
     joiner.recovery.start();
@@ -421,6 +451,7 @@ test("a peer that sends well-made nonsense costs the lane its content and nothin
     lane(joiner).receive({ seq: 0n, events: [{ kind: "cleared" }] });
     lane(joiner).receive({ seq: 1n, events: [storedOf(1n)] });
     await until(() => lane(joiner).cursor === 1n, `case ${at}: the lane goes on`);
+    await applied(joiner);
     assert.is(contentOf(lane(joiner)).length, 1, `case ${at}`);
     await close(joiner);
     await server.destroy();
@@ -430,6 +461,7 @@ test("a peer that sends well-made nonsense costs the lane its content and nothin
 test("the token is asked for, and a joiner that has it recovers", async () => {
   const source = await sourceReplica({ lanes: [KEY], token: "s3cret" });
   store(lane(source), 0, 1n, 0, 10);
+  await applied(source);
   assert.is((await fetch(`${source.url}/dump`)).status, 401);
   const stranger = await testReplica({
     lanes: [KEY],

@@ -184,6 +184,7 @@ test("mistake 8: sets are compared as sets, and the order of asking is drawn ane
     const first = new AttemptOrder(["a", "b", "c"], random).take(() => true) ?? "";
     firsts.set(first, (firsts.get(first) ?? 0) + 1);
   }
+  assert.is(firsts.size, 3);
   for (const [name, count] of firsts) assert.ok(count > 850, `${name} was first ${count} times`);
 });
 

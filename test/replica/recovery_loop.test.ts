@@ -416,7 +416,7 @@ test("the budget counts from the last lane that was restored, and there is an en
       return ndjson(bytes.slice(0, -10));
     });
   };
-  const patient = new Loop({ lanes, config: { recoveryBudgetMs: 50_000, idleTimeoutMs: 9000 } });
+  const patient = new Loop({ lanes, config: { recoveryBudgetMs: 20_000, idleTimeoutMs: 9000 } });
   patient.members("a");
   stepwise(patient);
   patient.start();
