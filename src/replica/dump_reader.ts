@@ -46,8 +46,8 @@ export interface DumpTotals {
   readonly blocks: number;
 }
 
-/** Load hints taken from one dump at most: a peer must not fill our memory with hints. */
-const MAX_LOAD_LINES = 100_000;
+/** Bytes of load hints taken from one dump at most: a peer must not fill our memory with hints. */
+const MAX_LOAD_BYTES = 8 * 1024 * 1024;
 
 /** Reads to the trailer. Throws if there is none, however cleanly the stream ended. */
 export async function readDump(
@@ -88,7 +88,7 @@ class DumpParser {
   #skipped: LaneLine | undefined;
   #lanes = 0;
   #blocks = 0;
-  #loads = 0;
+  #loadBytes = 0;
   #ended = false;
 
   constructor(sink: DumpSink, options: DumpReaderOptions) {
@@ -122,8 +122,8 @@ class DumpParser {
         return this.#close(line.count, line.digest);
       case "load":
         this.#betweenLanes(line);
-        this.#loads += 1;
-        if (this.#loads <= MAX_LOAD_LINES) this.#sink.load?.(line.load);
+        this.#loadBytes += bytes.length;
+        if (this.#loadBytes <= MAX_LOAD_BYTES) this.#sink.load?.(line.load);
         return undefined;
       case "trailer":
         this.#betweenLanes(line);

@@ -3,18 +3,23 @@ import { DumpBroken } from "./dump_format.ts";
 import type { LaneCut } from "./lane_port.ts";
 import { NO_KEYS } from "./staged_lane.ts";
 
+/** Blocks that the lanes of one partition may still have: all of them are held until its end. */
+export interface DynamoRoom {
+  blocks: number;
+}
+
 /** A lane put together from the stored events of a Dynamo dump. */
 export class DynamoLane {
   readonly key: LaneKey;
-  readonly #maxBlocks: number;
+  readonly #room: DynamoRoom;
   readonly #rows = new Map<bigint, number>();
   #parents: number[] = [];
   #locals: bigint[] = [];
   #tiers: number[] = [];
 
-  constructor(key: LaneKey, maxBlocks: number) {
+  constructor(key: LaneKey, room: DynamoRoom) {
     this.key = key;
-    this.#maxBlocks = maxBlocks;
+    this.#room = room;
   }
 
   get count(): number {
@@ -43,7 +48,8 @@ export class DynamoLane {
         row = known;
         continue;
       }
-      if (this.count >= this.#maxBlocks) throw new DumpBroken("a lane has too many blocks");
+      this.#room.blocks -= 1;
+      if (this.#room.blocks < 0) throw new DumpBroken("a partition has too many blocks");
       this.#parents.push(row);
       this.#locals.push(local);
       this.#tiers.push(tier);

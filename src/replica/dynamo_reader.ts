@@ -12,7 +12,7 @@ import { type JsonU64, NotJsonText, parseJsonU64 } from "../streams/json_u64.ts"
 import { DumpBroken, type LaneLine } from "./dump_format.ts";
 import type { DumpReaderOptions, DumpSink } from "./dump_reader.ts";
 import { dynamoPartition, dynamoWorkerId } from "./dynamo_ids.ts";
-import { DynamoLane } from "./dynamo_lane.ts";
+import { DynamoLane, type DynamoRoom } from "./dynamo_lane.ts";
 import { JsonDumpScanner, jsonString } from "./json_dump_scanner.ts";
 import { WorkSlice } from "./work_slice.ts";
 
@@ -44,7 +44,8 @@ export async function readDynamoDump(
   let current: Partition | undefined;
   const scanner = new JsonDumpScanner({
     partition: (key) => {
-      current = new Partition(catalogue.partition(jsonString(key)), options.maxLaneBlocks);
+      const room = { blocks: options.maxLaneBlocks };
+      current = new Partition(catalogue.partition(jsonString(key)), room);
     },
     member: (key, value) => current?.member(key, value),
     event: (text) => current?.event(parse(text)),
@@ -88,7 +89,7 @@ export async function readDynamoDump(
   if (!scanner.ended) throw new DumpBroken("the body ended before the dump did");
   // A lane that a whole dump does not mention holds nothing there.
   for (const key of catalogue.unambiguous()) {
-    if (!settled.has(laneId(key))) await give(new DynamoLane(key, 0), 0);
+    if (!settled.has(laneId(key))) await give(new DynamoLane(key, { blocks: 0 }), 0);
   }
   return { lanes, blocks };
 }
@@ -183,13 +184,13 @@ function laneName(worker: bigint, dpRank: number): string {
 
 class Partition {
   readonly #known: KnownLanes;
-  readonly #maxLaneBlocks: number;
+  readonly #room: DynamoRoom;
   readonly #lanes = new Map<string, DynamoLane>();
   blockSize: number | undefined;
 
-  constructor(known: KnownLanes, maxLaneBlocks: number) {
+  constructor(known: KnownLanes, room: DynamoRoom) {
     this.#known = known;
-    this.#maxLaneBlocks = maxLaneBlocks;
+    this.#room = room;
   }
 
   get lanes(): Iterable<DynamoLane> {
@@ -235,7 +236,7 @@ class Partition {
     if (known === undefined || known === "ambiguous") return undefined;
     let lane = this.#lanes.get(name);
     if (lane === undefined) {
-      lane = new DynamoLane(known, this.#maxLaneBlocks);
+      lane = new DynamoLane(known, this.#room);
       this.#lanes.set(name, lane);
     }
     return lane;

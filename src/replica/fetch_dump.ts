@@ -2,10 +2,9 @@
  * Asks one peer for its dump, and says in one word what came of it.
  */
 
-import { LimitedBytesTransformStream, toText } from "@std/streams";
 import { ConnectFailed, type FetchInit, NameUnknown, type Runtime } from "../runtime/runtime.ts";
 import { patientReader } from "../streams/patient_reader.ts";
-import { DUMP_CONTENT_TYPE, DumpRefused } from "./dump_format.ts";
+import { DUMP_CONTENT_TYPE, DumpBroken, DumpRefused } from "./dump_format.ts";
 import { REPLICA_HEADER, SCOPE_HEADER } from "./dump_handler.ts";
 import { type DumpSink, readDump } from "./dump_reader.ts";
 import { readDynamoDump } from "./dynamo_reader.ts";
@@ -59,6 +58,10 @@ export type FetchOutcome =
 /** Fewer bytes than this within `idleTimeoutMs` of waiting is no progress. */
 const LEAST_BYTES_PER_WINDOW = 4096;
 const MAX_ERROR_BYTES = 4096;
+/** A dump shrinks to three quarters; what unpacks to more than this many times its bytes is none. */
+const MOST_UNPACKED = 100;
+/** Packed bytes that are unpacked at a time: what comes of them waits in memory. */
+const UNPACK_BYTES = 4096;
 const LONGEST_RETRY_AFTER_MS = 300_000;
 
 /** Never rejects, except with the reason of `signal`. */
@@ -69,7 +72,7 @@ export async function fetchDump(options: FetchDumpOptions): Promise<FetchOutcome
       await response.body?.cancel();
       return { kind: "self" };
     }
-    if (response.status !== 200) return await refusal(response);
+    if (response.status !== 200) return await refusal(response, options);
     return await body(response, options);
   } catch (error) {
     options.signal.throwIfAborted();
@@ -139,20 +142,32 @@ async function body(response: Response, options: FetchDumpOptions): Promise<Fetc
   return { kind: "failed", reason: `an answer of type ${type}` };
 }
 
-function gunzip(chunks: AsyncIterable<Uint8Array>): AsyncIterable<Uint8Array> {
+/** Unpacks, in small pieces and within a bound: a few packed bytes may stand for very many. */
+async function* gunzip(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void> {
   const gzip = new DecompressionStream("gzip") as TransformStream<Uint8Array, Uint8Array>;
-  return ReadableStream.from(chunks).pipeThrough(gzip);
+  let packed = 0;
+  let unpacked = 0;
+  const pieces = async function* (): AsyncGenerator<Uint8Array, void> {
+    for await (const chunk of chunks) {
+      for (let at = 0; at < chunk.length; at += UNPACK_BYTES) {
+        const piece = chunk.subarray(at, at + UNPACK_BYTES);
+        packed += piece.length;
+        yield piece;
+      }
+    }
+  };
+  for await (const chunk of ReadableStream.from(pieces()).pipeThrough(gzip)) {
+    unpacked += chunk.length;
+    if (unpacked > MOST_UNPACKED * Math.max(packed, UNPACK_BYTES)) {
+      throw new DumpBroken(`it unpacks to over ${MOST_UNPACKED} times its size`);
+    }
+    yield chunk;
+  }
 }
 
-async function refusal(response: Response): Promise<FetchOutcome> {
+async function refusal(response: Response, options: FetchDumpOptions): Promise<FetchOutcome> {
   const retryAfterMs = retryAfter(response.headers.get("retry-after"));
-  let text = "";
-  try {
-    const limited = response.body?.pipeThrough(new LimitedBytesTransformStream(MAX_ERROR_BYTES));
-    if (limited !== undefined) text = await toText(limited);
-  } catch {
-    // The status alone has to do.
-  }
+  const text = await beginning(response, options);
   const error = errorOf(text);
   if (response.status === 503 && error?.code === "not_ready") {
     const restored = typeof error.restored === "number" ? error.restored : 0;
@@ -160,6 +175,26 @@ async function refusal(response: Response): Promise<FetchOutcome> {
   }
   if (response.status === 503 || response.status === 429) return { kind: "busy", retryAfterMs };
   return { kind: "failed", reason: `status ${response.status}: ${text.slice(0, 200)}` };
+}
+
+/** What an error says, as far as it comes in time; where it does not, the status alone has to do. */
+async function beginning(response: Response, options: FetchDumpOptions): Promise<string> {
+  if (response.body === null) return "";
+  const decoder = new TextDecoder();
+  let text = "";
+  try {
+    const chunks = patientReader(response.body, {
+      clock: options.runtime.clock,
+      idleTimeoutMs: options.idleTimeoutMs,
+      leastBytesPerWindow: MAX_ERROR_BYTES,
+      maxBytes: MAX_ERROR_BYTES,
+      signal: options.signal,
+    });
+    for await (const chunk of chunks) text += decoder.decode(chunk, { stream: true });
+  } catch {
+    options.signal.throwIfAborted();
+  }
+  return text;
 }
 
 function errorOf(text: string): Record<string, unknown> | undefined {

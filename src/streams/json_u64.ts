@@ -1,5 +1,5 @@
 /**
- * JSON with whole numbers of any size: those beyond 2^53 become `bigint` instead of losing bits.
+ * JSON whose whole numbers keep all their bits: those beyond 2^53 become `bigint`.
  *
  * `JSON.parse` has a reviver that sees the source text, but it is called for each value and takes
  * several times as long as this parser.
@@ -22,6 +22,8 @@ export type JsonU64 =
 const MAX_DEPTH = 64;
 /** Digits that always fit a double exactly. */
 const SAFE_DIGITS = 15;
+/** Longer numbers are rounded: to turn millions of digits into a bigint takes seconds. */
+const MOST_DIGITS = 40;
 
 /** Parses one JSON value (RFC 8259). Throws `NotJsonText`. */
 export function parseJsonU64(text: string): JsonU64 {
@@ -141,7 +143,8 @@ class Parser {
     }
     this.#at = end;
     const source = text.slice(start, end);
-    if (end > whole || whole - digits <= SAFE_DIGITS) return Number(source);
+    const length = whole - digits;
+    if (end > whole || length <= SAFE_DIGITS || length > MOST_DIGITS) return Number(source);
     const number = BigInt(source);
     const narrow = Number(number);
     return Number.isSafeInteger(narrow) ? narrow : number;
