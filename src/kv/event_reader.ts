@@ -36,7 +36,7 @@ export interface EventReaderSettings {
   readonly imageToken?: number;
 }
 
-/** What the reader has learned, as JSON. */
+/** What the reader has learned. */
 export interface EventReaderState {
   readonly groups: readonly (readonly [index: number, isMain: boolean])[];
   readonly namespaces?: NamespaceState;
@@ -55,14 +55,14 @@ const OTHER_KINDS: readonly string[] = [
 
 const SALT_PREFIX = "dynamo-cache-salt:";
 /** Cache groups that are learned at most; engines have a handful. */
-const MAX_GROUPS = 1024;
+export const MAX_GROUPS = 1024;
 /** First blocks whose engine hash is remembered, to notice a publisher that hashes differently. */
 const MAX_ROOTS = 512;
 
 export class EventReader {
   readonly #settings: EventReaderSettings;
   readonly #groups = new Map<number, boolean>();
-  readonly #namespaces = new Namespaces();
+  #namespaces = new Namespaces();
   /** What a first block is made of -> its engine hash. Insertion order = age. */
   readonly #roots = new Map<number, bigint>();
 
@@ -158,14 +158,34 @@ export class EventReader {
   }
 
   state(): EventReaderState {
-    const namespaces = this.#namespaces.state();
+    return this.#state(this.#namespaces.state());
+  }
+
+  /** As `state`, with `pause` awaited now and then; nothing may be read or forgotten meanwhile. */
+  async stateInSlices(pause: () => Promise<void>): Promise<EventReaderState> {
+    return this.#state(await this.#namespaces.stateInSlices(pause));
+  }
+
+  #state(namespaces: NamespaceState | undefined): EventReaderState {
     return { groups: [...this.#groups], ...(namespaces === undefined ? {} : { namespaces }) };
   }
 
+  /** Takes what `state` gave. Throws `TypeError`, and changes nothing, when it is not well made. */
   restore(state: EventReaderState): void {
+    this.#restore(state, Namespaces.from(state.namespaces));
+  }
+
+  /** As `restore`, with `pause` awaited now and then; all of it counts at the end. */
+  async restoreInSlices(state: EventReaderState, pause: () => Promise<void>): Promise<void> {
+    this.#restore(state, await Namespaces.fromInSlices(state.namespaces, pause));
+  }
+
+  #restore(state: EventReaderState, namespaces: Namespaces): void {
     this.reset();
-    for (const [index, isMain] of state.groups) this.#groups.set(index, isMain);
-    this.#namespaces.restore(state.namespaces);
+    for (const [index, isMain] of state.groups.slice(0, MAX_GROUPS)) {
+      this.#groups.set(index, isMain);
+    }
+    this.#namespaces = namespaces;
   }
 
   /** llm-d's simulator writes 0 where engines write nil. */

@@ -353,7 +353,8 @@ export class Lane {
   /** An exact copy of the lane, made synchronously. */
   cut(): LaneCut {
     const { blocks, state } = this.#content.copy();
-    return { ...this.#cutHead(state), blocks };
+    const { digests, ...head } = this.#cutHead();
+    return { ...head, decoderState: { reader: state, digests }, blocks };
   }
 
   /**
@@ -372,15 +373,17 @@ export class Lane {
 
   async #cutNow(): Promise<LaneCut | undefined> {
     const pause = this.#options.slices.breather();
-    const copy = await this.#content.copyInSlices(pause, (state) => this.#cutHead(state));
+    const copy = await this.#content.copyInSlices(pause, () => this.#cutHead());
     if (copy === undefined || this.#isClosed) return undefined;
-    return { ...copy.noted, blocks: copy.blocks };
+    const { digests, ...head } = copy.noted;
+    return { ...head, decoderState: { reader: copy.state, digests }, blocks: copy.blocks };
   }
 
-  #cutHead(reader: DecoderState["reader"]): Omit<LaneCut, "blocks"> {
+  /** What belongs to a cut beside the content: all of it of one moment. */
+  #cutHead(): Omit<LaneCut, "blocks" | "decoderState"> & Pick<DecoderState, "digests"> {
     const { cursor } = this;
-    const decoderState: DecoderState = { reader, digests: this.#order.digests.state(cursor) };
-    const head = { key: this.key, epoch: this.#epoch, cursor, decoderState };
+    const digests = this.#order.digests.state(cursor);
+    const head = { key: this.key, epoch: this.#epoch, cursor, digests };
     return this.#degraded === undefined ? head : { ...head, degraded: this.#degraded };
   }
 

@@ -160,18 +160,20 @@ export class LaneContent implements Work {
    */
   async copyInSlices<Noted>(
     pause: () => Promise<void>,
-    note: (state: EventReaderState) => Noted,
-  ): Promise<{ blocks: LaneBlocks; noted: Noted } | undefined> {
+    note: () => Noted,
+  ): Promise<{ blocks: LaneBlocks; state: EventReaderState; noted: Noted } | undefined> {
     const voids = this.#voids;
     this.#copies += 1;
     try {
       while (this.#isInBatch) await new Promise<void>((resolve) => this.#settled.push(resolve));
       if (this.#voids !== voids) return undefined;
-      const noted = note(this.#reader.state());
+      const noted = note();
+      const state = await this.#reader.stateInSlices(pause);
+      if (this.#voids !== voids) return undefined;
       const blocks = this.#index.snapshotInSlices === undefined
         ? this.#index.snapshot(this.handle)
         : await this.#index.snapshotInSlices(this.handle, pause);
-      return blocks === undefined || this.#voids !== voids ? undefined : { blocks, noted };
+      return blocks === undefined || this.#voids !== voids ? undefined : { blocks, state, noted };
     } finally {
       this.#copies -= 1;
       if (this.#ready.length > 0) this.#options.slices.submit(this, "urgent");
@@ -189,7 +191,7 @@ export class LaneContent implements Work {
     pause: () => Promise<void>,
   ): Promise<void> {
     this.clear(undefined);
-    this.#reader.restore(state);
+    await this.#reader.restoreInSlices(state, pause);
     if (this.#index.loadInSlices === undefined) this.#index.load(this.handle, blocks);
     else await this.#index.loadInSlices(this.handle, blocks, pause);
     this.#cursor = cursor;

@@ -44,7 +44,10 @@ export interface LaneCut {
   readonly epoch: string;
   /** Number of the last batch in `blocks`; undefined when there was none, or it is not known. */
   readonly cursor: bigint | undefined;
-  /** What the event reader has learned, as plain JSON. */
+  /**
+   * What the event reader has learned: a `DecoderState`; nothing; or the error with which it could
+   * not be read, for `commit` to refuse the cut.
+   */
   readonly decoderState: unknown;
   readonly blocks: LaneBlocks;
   /** Why blocks may be missing from the cut; absent when it is complete. None is false either way. */

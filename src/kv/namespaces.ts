@@ -8,19 +8,21 @@
 
 import { U64Table } from "./u64_table.ts";
 
-/** As JSON, for the dump: `blocks` are 16 hex digits each, `of` the index in `salts`, -1 = none. */
+/** As columns, for the dump: `of` is the index in `salts`, -1 = none, -2 = ambiguous. */
 export interface NamespaceState {
   readonly salts: readonly string[];
-  readonly blocks: string;
-  readonly of: readonly number[];
+  readonly blocks: BigUint64Array;
+  readonly of: Int32Array;
   /** Copies of each block; absent when all are 1. */
-  readonly counts?: readonly number[];
+  readonly counts?: Uint16Array;
 }
 
 const UNSALTED = 1;
 const AMBIGUOUS = 2;
 const FIRST_SALT = 3;
 const AMBIGUOUS_ROW = -2;
+/** Blocks that are copied or put back between two breaks: well under a millisecond. */
+const AT_ONCE = 2048;
 
 export class Namespaces {
   readonly #blocks = new U64Table();
@@ -79,51 +81,80 @@ export class Namespaces {
 
   /** undefined while no salt was ever seen. */
   state(): NamespaceState | undefined {
+    return atOnce(this.#copying());
+  }
+
+  /**
+   * As `state`, with `pause` awaited now and then. Nothing may be stored or removed meanwhile; what
+   * comes of it when all was cleared is worth nothing.
+   */
+  stateInSlices(pause: () => Promise<void>): Promise<NamespaceState | undefined> {
+    return inSlices(this.#copying(), pause);
+  }
+
+  /** What `state` gave, put back. Throws `TypeError` when it is not of that shape. */
+  static from(state: NamespaceState | undefined): Namespaces {
+    return atOnce(Namespaces.#building(state));
+  }
+
+  /** As `from`, with `pause` awaited now and then. */
+  static fromInSlices(
+    state: NamespaceState | undefined,
+    pause: () => Promise<void>,
+  ): Promise<Namespaces> {
+    return inSlices(Namespaces.#building(state), pause);
+  }
+
+  *#copying(): Generator<void, NamespaceState | undefined> {
     if (!this.#isActive) return undefined;
     const salts: string[] = [];
     const rows = this.#salts.map((entry) => entry === undefined ? 0 : salts.push(entry.text) - 1);
-    const blocks: string[] = [];
-    const of: number[] = [];
-    const counts: number[] = [];
+    const { size } = this.#blocks;
+    const words = new Uint32Array(2 * size);
+    const of = new Int32Array(size);
+    const counts = new Uint16Array(size);
+    let at = 0;
+    let isCounted = false;
     for (const { low, high, value, count } of this.#blocks.entries()) {
-      blocks.push(hex(high) + hex(low));
-      counts.push(count);
-      if (value === UNSALTED) of.push(-1);
-      else of.push(value === AMBIGUOUS ? AMBIGUOUS_ROW : rows[value - FIRST_SALT] ?? -1);
+      words[2 * at] = low;
+      words[2 * at + 1] = high;
+      counts[at] = count;
+      if (count !== 1) isCounted = true;
+      if (value === UNSALTED) of[at] = -1;
+      else of[at] = value === AMBIGUOUS ? AMBIGUOUS_ROW : rows[value - FIRST_SALT] ?? -1;
+      at += 1;
+      if (at % AT_ONCE === 0) yield;
     }
-    return {
-      salts,
-      blocks: blocks.join(""),
-      of,
-      ...(counts.every((count) => count === 1) ? {} : { counts }),
-    };
+    const blocks = new BigUint64Array(words.buffer);
+    return { salts, blocks, of, ...(isCounted ? { counts } : {}) };
   }
 
-  /** Takes what `state` gave. Throws `TypeError` when it is not of that shape. */
-  restore(state: NamespaceState | undefined): void {
-    this.clear();
-    if (state === undefined) return;
-    this.#isActive = true;
-    if (state.blocks.length !== 16 * state.of.length || !/^[0-9a-f]*$/.test(state.blocks)) {
+  static *#building(state: NamespaceState | undefined): Generator<void, Namespaces> {
+    const made = new Namespaces();
+    if (state === undefined) return made;
+    made.#isActive = true;
+    const { salts, blocks, of, counts } = state;
+    const size = blocks.length;
+    if (of.length !== size || (counts !== undefined && counts.length !== size)) {
       throw new TypeError("namespaces: blocks and salts do not fit each other");
     }
-    for (let i = 0; i < state.of.length; i++) {
-      const row = state.of[i] ?? -1;
-      const salt = state.salts[row];
+    const words = wordsOf(blocks);
+    for (let at = 0; at < size; at++) {
+      const row = of[at] ?? -1;
+      const salt = row < 0 ? undefined : salts[row];
       if (row >= 0 && salt === undefined) throw new TypeError("namespaces: a salt is missing");
       const value = row === AMBIGUOUS_ROW
         ? AMBIGUOUS
         : salt === undefined
         ? UNSALTED
-        : this.#idOf(salt);
-      this.#blocks.restore({
-        high: parseInt(state.blocks.slice(16 * i, 16 * i + 8), 16),
-        low: parseInt(state.blocks.slice(16 * i + 8, 16 * i + 16), 16),
-        value,
-        count: state.counts?.[i] ?? 1,
-      });
-      this.#count(value, 1);
+        : made.#idOf(salt);
+      const low = words[2 * at] ?? 0;
+      const high = words[2 * at + 1] ?? 0;
+      made.#blocks.restore({ low, high, value, count: counts?.[at] ?? 1 });
+      made.#count(value, 1);
+      if (at % AT_ONCE === AT_ONCE - 1) yield;
     }
+    return made;
   }
 
   #idOf(salt: string): number {
@@ -153,6 +184,20 @@ function wordsOf(hashes: BigUint64Array): Uint32Array {
   return new Uint32Array(hashes.buffer, hashes.byteOffset, 2 * hashes.length);
 }
 
-function hex(word: number): string {
-  return word.toString(16).padStart(8, "0");
+function atOnce<Result>(work: Generator<void, Result>): Result {
+  for (;;) {
+    const step = work.next();
+    if (step.done === true) return step.value;
+  }
+}
+
+async function inSlices<Result>(
+  work: Generator<void, Result>,
+  pause: () => Promise<void>,
+): Promise<Result> {
+  for (;;) {
+    const step = work.next();
+    if (step.done === true) return step.value;
+    await pause();
+  }
 }

@@ -7,6 +7,7 @@
  */
 
 import { type LaneBlocks, NO_BLOCKS } from "../kv/blocks.ts";
+import { decoderText } from "../kv/decoder_text.ts";
 import {
   DUMP_FORMAT,
   DUMP_VERSION,
@@ -34,9 +35,11 @@ export interface DumpSource {
   readonly exportLoad?: LoadProvider["exportLoad"];
   /** Told the blocks of each slice's lane as it is written out, for metrics. */
   readonly onLane?: (cut: LaneCut) => void;
+  /** Asked every 64 blocks: true ends the slice, however short it is. */
+  readonly mustRest?: () => boolean;
 }
 
-/** Output is handed over when it has reached this many bytes: some 0.3 ms of work. */
+/** Output is handed over when it has reached this many bytes: some 0.3 ms of work in compiled code. */
 export const SLICE_BYTES = 64 * 1024;
 
 /** Cuts of one lane that may become void before it is left out. */
@@ -75,7 +78,7 @@ export async function* dumpSlices(
     const cut = tellable(lane) ? nothingOf(lane) : await cutLane(source, lane);
     if (cut === undefined || source.store.lane(lane.key) !== lane) continue;
     source.onLane?.(cut);
-    yield* laneSlices(out, cut, source.store.blockSize(lane.key));
+    yield* laneSlices(out, cut, source.store.blockSize(lane.key), source.mustRest);
     lanes += 1;
     blocks += cut.blocks.count;
   }
@@ -115,7 +118,12 @@ export async function cutLane(
   return undefined;
 }
 
-function* laneSlices(out: SliceBuffer, cut: LaneCut, blockSize: number) {
+function* laneSlices(
+  out: SliceBuffer,
+  cut: LaneCut,
+  blockSize: number,
+  mustRest: () => boolean = () => false,
+) {
   const { blocks, key } = cut;
   const head: LaneLine = {
     kind: "lane",
@@ -133,12 +141,9 @@ function* laneSlices(out: SliceBuffer, cut: LaneCut, blockSize: number) {
   const digest = new LaneDigest();
   digest.text(line(out, head));
   if (cut.decoderState !== undefined && cut.decoderState !== null) {
-    const text = JSON.stringify(cut.decoderState);
-    for (let start = 0; start < text.length;) {
-      const piece = text.slice(start, pieceEnd(text, start));
-      digest.text(encoder.encode(piece));
-      line(out, { kind: "decoder", text: piece });
-      start += piece.length;
+    for (const text of pieces(decoderText(cut.decoderState))) {
+      digest.text(encoder.encode(text));
+      line(out, { kind: "decoder", text });
       if (out.length >= SLICE_BYTES) yield out.take();
     }
   }
@@ -147,10 +152,26 @@ function* laneSlices(out: SliceBuffer, cut: LaneCut, blockSize: number) {
     const to = Math.min(from + MAX_RUN_BLOCKS, blocks.count);
     run(out, blocks, bytes, from, to, head.tier);
     digest.rows(blocks, from, to);
-    if (out.length >= SLICE_BYTES) yield out.take();
+    if (out.length >= SLICE_BYTES || mustRest()) yield out.take();
   }
   line(out, { kind: "lane_end", count: blocks.count, digest: digest.hex() });
   if (out.length >= SLICE_BYTES) yield out.take();
+}
+
+/** The same text in pieces as long as a line may have. */
+function* pieces(parts: Iterable<string>): Generator<string> {
+  let text = "";
+  for (const part of parts) {
+    text += part;
+    let start = 0;
+    while (text.length - start > MAX_DECODER_PIECE) {
+      const end = pieceEnd(text, start);
+      yield text.slice(start, end);
+      start = end;
+    }
+    if (start > 0) text = text.slice(start);
+  }
+  if (text !== "") yield text;
 }
 
 /** Ends a piece between letters: half a surrogate pair would not survive UTF-8. */

@@ -4,12 +4,15 @@
  */
 
 import type { LaneBlocks } from "../kv/blocks.ts";
+import { NotJson } from "../streams/json_push.ts";
+import { DecoderTextReader } from "../kv/decoder_text.ts";
 import { base64Length, decodeBase64 } from "./base64.ts";
 import { DumpBroken, type LaneLine, MAX_RUN_BLOCKS, type RunLine } from "./dump_format.ts";
 import { LaneDigest } from "./lane_digest.ts";
 
-/** Letters of decoder text in a lane at most. */
-const MAX_DECODER_TEXT = 64 * 1024 * 1024;
+/** Letters of decoder text in a lane at most: so many, and so many more for each block. */
+const MAX_DECODER_TEXT = 4 * 1024 * 1024;
+const MAX_DECODER_TEXT_PER_BLOCK = 64;
 const FIRST_ROWS = 1024;
 /** Keys follow from locals and parents; the index computes them and never takes a peer's. */
 export const NO_KEYS = new BigUint64Array(0);
@@ -23,7 +26,9 @@ const RUN_END = encoder.encode(`"}`);
 export class StagedLane {
   readonly head: LaneLine;
   readonly #digest = new LaneDigest();
-  #decoder: string[] = [];
+  #decoder: DecoderTextReader | undefined;
+  /** Why the decoder's state is of no use: that costs this lane, and not the rest of the dump. */
+  #decoderError: TypeError | undefined;
   #decoderLength = 0;
   #count = 0;
   #engines = new BigUint64Array(0);
@@ -43,10 +48,13 @@ export class StagedLane {
 
   decoderText(text: string): void {
     this.#decoderLength += text.length;
-    if (this.#decoderLength > MAX_DECODER_TEXT) throw new DumpBroken("decoder state too long");
+    if (this.#decoderLength > MAX_DECODER_TEXT + MAX_DECODER_TEXT_PER_BLOCK * this.head.count) {
+      throw new DumpBroken("decoder state too long");
+    }
     if (this.#count > 0) throw new DumpBroken("decoder line after the first run line");
     this.#digest.text(encoder.encode(text));
-    this.#decoder.push(text);
+    const decoder = this.#decoder ??= new DecoderTextReader();
+    if (this.#decoderError === undefined) this.#decoding(() => decoder.push(text));
   }
 
   /** Adds the blocks of a run line. Throws `DumpBroken` for anything that is not exactly right. */
@@ -142,10 +150,23 @@ export class StagedLane {
       tiers: rows.tiers.subarray(0, count),
       copies: rows.copies.subarray(0, count),
     };
-    return {
-      blocks,
-      decoderState: this.#decoderLength === 0 ? undefined : parsed(this.#decoder.join("")),
-    };
+    const decoder = this.#decoder;
+    const state = decoder === undefined ? undefined : this.#decoding(() => decoder.finish());
+    return { blocks, decoderState: this.#decoderError ?? state };
+  }
+
+  /** A text that is not JSON breaks the dump; a state of another shape is one that we cannot use. */
+  #decoding<Result>(work: () => Result): Result | undefined {
+    try {
+      return work();
+    } catch (error) {
+      if (error instanceof TypeError) {
+        this.#decoderError ??= error;
+        return undefined;
+      }
+      if (!(error instanceof NotJson)) throw error;
+      throw new DumpBroken(`the decoder's state is not JSON: ${error.message}`, { cause: error });
+    }
   }
 
   #rows(): LaneBlocks {
@@ -177,14 +198,6 @@ export class StagedLane {
     const copies = new Uint16Array(size);
     copies.set(this.#copies);
     this.#copies = copies;
-  }
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch (error) {
-    throw new DumpBroken("the decoder's state is not JSON", { cause: error });
   }
 }
 

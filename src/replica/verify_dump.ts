@@ -2,6 +2,7 @@
  * Reads a dump as a recovery would, and says what is in it and whether it is whole.
  */
 
+import { decoderText } from "../kv/decoder_text.ts";
 import type { Clock } from "../runtime/runtime.ts";
 import { DUMP_FORMAT, type HeaderLine, type LaneLine } from "./dump_format.ts";
 import { type DumpSink, readDump } from "./dump_reader.ts";
@@ -102,7 +103,10 @@ export function printReport(report: DumpReport): string[] {
 
 function summary(head: LaneLine, blocks: number, decoderState: unknown): LaneSummary {
   const { model, group, worker, dpRank, blockSize, epoch, cursor, degraded } = head;
-  const state = decoderState === undefined ? 0 : JSON.stringify(decoderState).length;
+  let letters = 0;
+  if (decoderState !== undefined) {
+    for (const part of decoderText(decoderState)) letters += part.length;
+  }
   return {
     model,
     group,
@@ -113,7 +117,7 @@ function summary(head: LaneLine, blocks: number, decoderState: unknown): LaneSum
     epoch,
     cursor,
     degraded,
-    decoderState: state,
+    decoderState: letters,
   };
 }
 

@@ -2,6 +2,7 @@
 import fc from "fast-check";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
+import { decoderText, DecoderTextReader } from "../../src/kv/decoder_text.ts";
 import type { KvEvent } from "../../src/kv/blocks.ts";
 import type { EngineRemoved, EngineStored } from "../../src/kv/engine_event.ts";
 import { EventReader, type Ignored, multimodalHash, tierOf } from "../../src/kv/event_reader.ts";
@@ -240,15 +241,14 @@ test("the state survives JSON, and restores what was learned", () => {
   read(store({ salt: "a", hashes: BigUint64Array.of(7n, 8n) }), reader);
   read(store({ salt: "b", hashes: BigUint64Array.of(7n, 9n) }), reader);
   const copy = new EventReader(settings);
-  copy.restore(JSON.parse(JSON.stringify(reader.state())));
+  const text = new DecoderTextReader();
+  for (const part of decoderText({ reader: reader.state(), digests: [] })) text.push(part);
+  copy.restore(text.finish().reader);
   const child = (parent: bigint) => store({ parent, hashes: BigUint64Array.of(50n, 51n) });
   assert.is(read(child(2n ** 63n), copy).salt, "tenant");
   assert.is(copy.stored(child(7n)), "ambiguous_cache_namespace");
   assert.is(outcome(copy.removed(removal({ groupIndex: 2 }))), "removed");
-  assert.equal(
-    JSON.parse(JSON.stringify(copy.state())).groups,
-    JSON.parse(JSON.stringify(reader.state())).groups,
-  );
+  assert.equal(copy.state().groups, reader.state().groups);
 });
 
 test("namespaces cost nothing until there is one, and are forgotten with their last block", () => {

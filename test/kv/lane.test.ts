@@ -1,6 +1,7 @@
 /** Order, holes, duplicates, restarts, and the hand-off from a peer's cut. */
 import { test } from "uvu";
 import * as assert from "uvu/assert";
+import { decoderText, DecoderTextReader } from "../../src/kv/decoder_text.ts";
 import { LaneGap, type LaneState } from "../../src/kv/lane.ts";
 import { batch, clear, createWorld, remove, Ring, store, type World } from "./lane_world.ts";
 import { calm as settle, StillClock } from "../support/still_clock.ts";
@@ -660,8 +661,9 @@ test("kv 58: a salted parent in the snapshot gives its salt to an unsalted live 
   joiner.lane.hold(LIMITS);
   await give(joiner, first, batch(1, engineStore(6n, 5n, undefined)));
   const cut = peer.lane.cut();
-  const decoderState: unknown = JSON.parse(JSON.stringify(cut.decoderState));
-  await joiner.lane.commit({ ...cut, decoderState });
+  const reader = new DecoderTextReader();
+  for (const part of decoderText(cut.decoderState)) reader.push(part);
+  await joiner.lane.commit({ ...cut, decoderState: reader.finish() });
   const [match] = joiner.index.match({ tokens: Uint32Array.of(5, 7, 6, 7), salt: "tenant" });
   assert.is(match?.device, 2);
   assert.is(joiner.index.match({ tokens: Uint32Array.of(5, 7, 6, 7) }).length, 0);
@@ -708,7 +710,17 @@ test("kv 59: a learned group kind is restored: a removal that names the group on
 test("a cut whose decoder state is not well made is refused and changes nothing false", async () => {
   const { peer, joiner } = await handOff({ hasRing: false });
   const cut = peer.lane.cut();
-  for (const decoderState of [{ reader: { groups: 5 } }, { digests: [["x", 1]] }]) {
+  const columns = { salts: [], blocks: BigUint64Array.of(1n), of: Int32Array.of(5) };
+  const bad = [
+    { reader: { groups: 5 } },
+    { digests: [["x", 1]] },
+    { reader: { namespaces: { salts: [], blocks: "zz", of: [9] } } },
+    { reader: { namespaces: columns } },
+    { reader: { namespaces: { ...columns, of: new Int32Array(0) } } },
+    "what?",
+    new TypeError("it could not be read"),
+  ];
+  for (const decoderState of bad) {
     const error = await joiner.lane.commit({ ...cut, decoderState })
       .then(() => undefined, (reason: unknown) => reason);
     assert.ok(error instanceof TypeError);

@@ -89,7 +89,18 @@ const CUTS = [
     chain: 7,
     tiers: (row) => 1 + (row % 15),
     copies: (row) => 1 + (row % 3),
-    decoderState: { salts: ["tenant \u{1f600}"], note: "x".repeat(50_000) },
+    decoderState: {
+      reader: {
+        groups: [[0, true], [3, false]],
+        namespaces: {
+          salts: ["tenant \u{1f600}", `"${"\\".repeat(50_000)}\n`],
+          blocks: BigUint64Array.from({ length: 5000 }, (_, at) => 2n ** 64n - 1n - BigInt(at)),
+          of: Int32Array.from({ length: 5000 }, (_, at) => at % 4 - 2),
+          counts: Uint16Array.from({ length: 5000 }, (_, at) => 1 + at % 3),
+        },
+      },
+      digests: [["18446744073709551615", 123]],
+    },
     degraded: "the replay ring starts at batch 7",
   }),
   makeCut(keyOf("empty"), 0, { cursor: 0n }),
@@ -170,7 +181,12 @@ test("kv 43: cut off at every line boundary, only whole lanes were given on and 
 });
 
 test("kv 43: cut off inside of lines, the lane that was open is not given on", async () => {
-  const small = [makeCut(keyOf("0"), 70), makeCut(keyOf("1"), 3, { decoderState: { a: "b" } })];
+  const small = [
+    makeCut(keyOf("0"), 70),
+    makeCut(keyOf("1"), 3, {
+      decoderState: { reader: { groups: [[1, true]] }, digests: [] },
+    }),
+  ];
   const bytes = await write(new Shelf(small));
   const first = decoder.decode(bytes).indexOf("lane_end");
   for (let length = 0; length < bytes.length; length += 1) {
@@ -213,7 +229,19 @@ test("a lane that lost, gained, repeated or swapped run lines is not given on", 
 });
 
 test("a changed epoch, cursor or decoder state breaks the digest", async () => {
-  const cut = makeCut(keyOf("0"), 10, { decoderState: { salt: "tenant-a" } });
+  const cut = makeCut(keyOf("0"), 10, {
+    decoderState: {
+      reader: {
+        groups: [],
+        namespaces: {
+          salts: ["tenant-a"],
+          blocks: BigUint64Array.of(1n),
+          of: Int32Array.of(0),
+        },
+      },
+      digests: [],
+    },
+  });
   const text = decoder.decode(await write(new Shelf([cut])));
   for (const [from, to] of [["epoch-1", "epoch-2"], [`"41"`, `"42"`], ["tenant-a", "tenant-b"]]) {
     const { cuts, error } = await read(encoder.encode(text.replace(from as string, to as string)));
