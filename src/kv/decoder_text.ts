@@ -78,15 +78,16 @@ export class DecoderTextReader {
   readonly #parser = new JsonPush({
     open: (kind) => this.#opened(kind),
     close: () => this.#closed(),
-    key: (name) => void (this.#place = `${this.#path}.${name}`),
+    key: (name) => this.#at(`${this.#path}.${name}`),
     text: (part, isLast) => this.#textPart(part, isLast),
     scalar: (value) => this.#scalar(value),
   });
   /** The containers that are open: where each is, and where its elements are if it is an array. */
   readonly #open: { readonly path: string; readonly elements: string | undefined }[] = [];
   #path = "$";
-  /** Where the next value is. */
+  /** Where the next value is, and what may be there. */
   #place = "$";
+  #kind = KINDS["$"];
   #text = "";
   /** The pair that is being read. */
   #row: (string | number | boolean | null)[] = [];
@@ -124,20 +125,29 @@ export class DecoderTextReader {
 
   #opened(kind: JsonContainer): void {
     const path = this.#place;
-    check(path, kind);
+    this.#check(kind);
     if (path === "$.reader.namespaces") this.#hasNamespaces = true;
     this.#row = [];
     this.#path = path;
     const elements = kind === "array" ? `${path}.*` : undefined;
-    this.#place = elements ?? path;
+    this.#at(elements ?? path);
     this.#open.push({ path, elements });
+  }
+
+  #at(place: string): void {
+    this.#place = place;
+    this.#kind = KINDS[place];
+  }
+
+  #check(kind: JsonContainer | "text" | "number"): void {
+    if (this.#kind !== undefined && this.#kind !== kind) throw wrong(this.#place);
   }
 
   #closed(): void {
     const closed = this.#open.pop();
     const outer = this.#open.at(-1);
     this.#path = outer?.path ?? "$";
-    this.#place = outer?.elements ?? this.#path;
+    this.#at(outer?.elements ?? this.#path);
     const [first, second] = this.#row;
     if (closed?.path === "$.reader.groups.*") {
       const isGood = Number.isInteger(first) && typeof second === "boolean";
@@ -152,7 +162,7 @@ export class DecoderTextReader {
 
   #textPart(part: string, isLast: boolean): void {
     const place = this.#place;
-    check(place, "text");
+    this.#check("text");
     switch (place) {
       case "$.reader.namespaces.blocks":
         this.#hex(part);
@@ -169,7 +179,7 @@ export class DecoderTextReader {
 
   #scalar(value: number | boolean | null): void {
     const place = this.#place;
-    check(place, "number");
+    this.#check("number");
     switch (place) {
       case "$.reader.namespaces.of.*":
         this.#of.push(whole(value, place, -(2 ** 31), 2 ** 31 - 1));
@@ -189,11 +199,13 @@ export class DecoderTextReader {
 
   #hex(part: string): void {
     const digits = this.#digits + part;
-    if (!/^[0-9a-f]*$/.test(digits)) throw wrong("$.reader.namespaces.blocks");
     const end = digits.length - digits.length % 16;
     for (let at = 0; at < end; at += 16) {
-      this.#words.push(parseInt(digits.slice(at + 8, at + 16), 16));
-      this.#words.push(parseInt(digits.slice(at, at + 8), 16));
+      const high = bits(digits, at);
+      const low = bits(digits, at + 8);
+      if (high < 0 || low < 0) throw wrong("$.reader.namespaces.blocks");
+      this.#words.push(low);
+      this.#words.push(high);
     }
     this.#digits = digits.slice(end);
   }
@@ -202,10 +214,6 @@ export class DecoderTextReader {
 const SEQ = /^[0-9]{1,20}$/;
 /** More fingerprints than a lane remembers are not of use. */
 const MAX_DIGESTS = Number(REMEMBERED);
-
-function check(place: string, kind: JsonContainer | "text" | "number"): void {
-  if ((KINDS[place] ?? kind) !== kind) throw wrong(place);
-}
 
 function wrong(place: string): TypeError {
   return new TypeError(`the decoder state is not well made at ${place}`);
@@ -246,15 +254,32 @@ function u64(words: Uint32Array): BigUint64Array {
   return new BigUint64Array(words.buffer as ArrayBuffer, 0, words.length / 2);
 }
 
+const HEX = new TextEncoder().encode("0123456789abcdef");
+const ascii = new TextDecoder();
+
+/** 16 digits for each block, the highest first. */
 function hex(blocks: BigUint64Array): string {
-  let text = "";
   const words = new Uint32Array(blocks.buffer, blocks.byteOffset, 2 * blocks.length);
-  for (let at = 0; at < words.length; at += 2) {
-    text += digits(words[at + 1] ?? 0) + digits(words[at] ?? 0);
+  const digits = new Uint8Array(8 * words.length);
+  for (let word = 0; word < words.length; word++) {
+    // The lower word comes first in memory, and last in the text.
+    let rest = words[word ^ 1] ?? 0;
+    for (let at = 8 * word + 7; at >= 8 * word; at--) {
+      digits[at] = HEX[rest & 15] ?? 0;
+      rest >>>= 4;
+    }
   }
-  return text;
+  return ascii.decode(digits);
 }
 
-function digits(word: number): string {
-  return word.toString(16).padStart(8, "0");
+/** The 32 bits that 8 digits from `start` on stand for, or -1 when they are no such digits. */
+function bits(digits: string, start: number): number {
+  let word = 0;
+  for (let at = start; at < start + 8; at++) {
+    const code = digits.charCodeAt(at);
+    const isDecimal = code >= 0x30 && code <= 0x39;
+    if (!isDecimal && !(code >= 0x61 && code <= 0x66)) return -1;
+    word = (word << 4) | (isDecimal ? code - 0x30 : code - 0x57);
+  }
+  return word >>> 0;
 }

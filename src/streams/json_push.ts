@@ -126,9 +126,9 @@ export class JsonPush {
       throw new NotJson("a value where none can be");
     }
     this.#ended();
-    if (word === "true" || word === "false") this.#target.scalar(word === "true");
+    if (NUMBER.test(word)) this.#target.scalar(Number(word));
+    else if (word === "true" || word === "false") this.#target.scalar(word === "true");
     else if (word === "null") this.#target.scalar(null);
-    else if (NUMBER.test(word)) this.#target.scalar(Number(word));
     else throw new NotJson("a word that is no value");
   }
 

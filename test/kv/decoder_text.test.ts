@@ -117,7 +117,9 @@ test("what is not such a state is refused, and never kept without end", () => {
   // The digits in the middle of the text are looked at as they come.
   const reader = new DecoderTextReader();
   reader.push('{"reader":{"namespaces":{"blocks":"');
-  assert.throws(() => reader.push("g"), (error: unknown) => error instanceof TypeError);
+  for (const digits of ["000000000000000g", "000000-000000000", "F000000000000000"]) {
+    assert.throws(() => reader.push(digits), (error: unknown) => error instanceof TypeError);
+  }
 });
 
 test("columns that do not fit each other, or name a salt that is not there, are refused whole", async () => {
