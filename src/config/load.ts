@@ -129,6 +129,18 @@ function warningsOf(
 
 /** What is allowed and does not do what it seems to be there for. */
 function doubtsAbout(config: Config): readonly string[] {
+  return [...threadDoubts(config), ...versionDoubts(config)];
+}
+
+function threadDoubts({ traffic: { workers }, listen }: Config): readonly string[] {
+  if (workers === 1) return [];
+  const isUnix = listen.descriptor === undefined && listen.traffic.kind === "unix";
+  const what = isUnix ? "the unix socket of listen.traffic" : "listen.descriptor";
+  if (!isUnix && listen.descriptor === undefined) return [];
+  return [`traffic.workers is ${workers}, and the main thread alone can accept from ${what}`];
+}
+
+function versionDoubts(config: Config): readonly string[] {
   return Object.entries(config.services).flatMap(([name, { versions }]) => {
     if (versions === undefined || !asksFor(versions, "peerPort")) return [];
     const rule = overlapRule(versions);

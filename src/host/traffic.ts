@@ -97,7 +97,7 @@ function threadsFor(
 ): number {
   if (workers === 1 || (address.kind === "tcp" && descriptor === undefined)) return workers;
   const reason = descriptor === undefined ? "listen.traffic is a unix socket" : "listen.descriptor";
-  log.warn("threads_not_used", { workers, reason });
+  log.info("threads_not_used", { workers, reason });
   return 1;
 }
 

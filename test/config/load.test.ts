@@ -127,6 +127,17 @@ test("a Baton that is told of its predecessors, if only that it has none, is a r
   }
 });
 
+test("threads that cannot share the listener are a doubt, not an error", async () => {
+  const doubts = async (listen: Record<string, unknown>, workers = 2) => {
+    const path = await file("threads.json", JSON.stringify({ listen, traffic: { workers } }));
+    return (await loadConfig(withEnv({}), { path })).warnings.join();
+  };
+  assert.match(await doubts({ traffic: "unix:/run/s" }), /workers is 2, .* the unix socket/);
+  assert.match(await doubts({ descriptor: 3 }), /workers is 2, .*listen\.descriptor/);
+  assert.is(await doubts({ descriptor: 3 }, 1), "");
+  assert.is(await doubts({ traffic: "127.0.0.1:80" }), "");
+});
+
 test("a peer port for builds that may not overlap is a doubt, not an error", async () => {
   const load = async (versions: Record<string, unknown>) => {
     const services = {
