@@ -152,7 +152,11 @@ export const replicaSchema = v.strictObject({
   ),
   maxDumps: v.optional(whole("Dumps that are served at once.", 1, 64), 2),
   maxLaneBlocks: v.optional(
-    whole("Blocks that one lane of a peer's dump may have.", 1, 2 ** 30),
+    whole(
+      "Blocks that one lane of a peer's dump may have (one partition of a dump in Dynamo's shape).",
+      1,
+      2 ** 30,
+    ),
     16_777_216,
   ),
 });
