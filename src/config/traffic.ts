@@ -147,13 +147,13 @@ export const trafficSchema = v.strictObject({
   ),
   http2: v.optional(
     v.pipe(
-      v.picklist(["auto", "always", "never"], '"auto", "always" or "never"'),
+      v.picklist(["always", "never"], '"always" or "never"'),
       v.description(
-        "Who may speak HTTP/2 to the traffic listener. `auto`: everybody on Node; on Deno, whose " +
-          "HTTP/2 does not stand up to hostile clients, only `trustedProxies`, and not over TLS.",
+        "Whether clients may speak HTTP/2 to the traffic listener: with prior knowledge in the " +
+          "clear, by ALPN over TLS.",
       ),
     ),
-    "auto",
+    "always",
   ),
   limits: v.optional(
     v.pipe(limitsSchema, v.description("What a client may ask of the traffic listener.")),

@@ -38,7 +38,7 @@ import {
 } from "./upstream.ts";
 
 export interface ForwardSetup {
-  readonly runtime: Pick<Runtime, "net" | "wire" | "clock" | "http2">;
+  readonly runtime: Pick<Runtime, "net" | "wire" | "clock">;
   readonly timeouts?: Partial<Timeouts>;
   /** How long an idle connection to a target is kept (default 4 s; children allow 5 s and more). */
   readonly idleConnectionMs?: number;

@@ -126,7 +126,7 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     }
     this.#isNew = false;
     this.#stash = NONE;
-    if (!isHttp2 || !this.core.allowsHttp2(this.remoteAddress)) return this.#run(bytes);
+    if (!isHttp2 || !this.core.allowsHttp2) return this.#run(bytes);
     this.#state = CLOSED;
     this.core.deadlines.remove(this);
     this.core.becameHttp2(this, this.#socket, bytes);

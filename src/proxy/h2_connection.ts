@@ -1,22 +1,19 @@
 /**
  * A client's HTTP/2 connection: every stream of it becomes an exchange.
  *
- * Frames, flow control and the compression of fields are the runtime's (nghttp2); what a request
- * must look like to be one that we pass on is decided here, as for HTTP/1.1.
+ * What the protocol says is the session's; what a request must look like to be one that we pass on is
+ * decided here, as for HTTP/1.1.
  */
 
 import { BatonError } from "../errors.ts";
-import {
-  HTTP2_ERRORS,
-  type Http2RequestHead,
-  type Http2ServerSession,
-  type Http2ServerStream,
-} from "../runtime/http2_contract.ts";
 import type { ByteSocket } from "../runtime/runtime.ts";
 import type { Framing } from "./client_side.ts";
 import type { Timed } from "./deadlines.ts";
 import { H2Exchange, type H2Owner } from "./h2_exchange.ts";
-import { bit, CONTENT_LENGTH, Head, parseLength, X_REQUEST_ID } from "./head.ts";
+import { bit, HOST, isToken, TE, X_REQUEST_ID } from "./head.ts";
+import type { RequestHead } from "./http2/handlers.ts";
+import { H2_ERRORS } from "./http2/protocol.ts";
+import { type ServerHandlers, ServerSession, type ServerStream } from "./http2/server_session.ts";
 import { HOST_VALUE, REQUEST_ID } from "./request_rules.ts";
 import { Stamper, timesInVia } from "./stamps.ts";
 import type { ServedConnection, TrafficCore } from "./traffic_core.ts";
@@ -26,20 +23,26 @@ const RESET_BURST = 200;
 const RESETS_A_SECOND = 50;
 /** What the fields of a section cost beside their text (RFC 9113 section 6.5.2: 32 a field). */
 const FIELD_OVERHEAD_BYTES = 8192;
+/** Bytes of bodies that their targets do not take yet, before the client has to wait. */
+const KEPT_BYTES = 1024 * 1024;
+/** How often it is asked whether the last bytes are with the kernel. */
+const LOOK_MS = 50;
 
-export class H2Connection implements H2Owner, ServedConnection, Timed {
+export class H2Connection implements H2Owner, ServedConnection, ServerHandlers, Timed {
   deadlineMs: number;
   readonly core: TrafficCore;
   readonly remoteAddress: string;
-  readonly #session: Http2ServerSession;
+  readonly #session: ServerSession;
   readonly #stamper: Stamper;
   readonly #open = new Set<H2Exchange>();
   #resetsLeft = RESET_BURST;
   #resetsAtMs: number;
   #isClosed = false;
+  /** Exchanges whose last bytes are not with the kernel yet. */
+  #owed: (() => void)[] = [];
+  #isLooking = false;
 
-  /** `early` are bytes that were read from the socket already. */
-  constructor(core: TrafficCore, socket: ByteSocket, early: Uint8Array) {
+  constructor(core: TrafficCore, socket: ByteSocket) {
     this.core = core;
     this.remoteAddress = socket.remoteAddress;
     this.#stamper = new Stamper({
@@ -53,25 +56,30 @@ export class H2Connection implements H2Owner, ServedConnection, Timed {
     this.deadlineMs = core.now() + core.limits.keepAliveMs;
     core.deadlines.add(this);
     const { streams, headerBytes, targetBytes } = core.limits;
-    this.#session = core.http2.serve(
+    this.#session = new ServerSession({
       socket,
-      early,
-      { streams, headerBytes: headerBytes + targetBytes + FIELD_OVERHEAD_BYTES },
-      {
-        stream: (stream, head) => this.#begin(stream, head),
-        close: () => this.#closed(),
-      },
-    );
+      clock: core.clock,
+      latin1: core.latin1,
+      soon: core.soon,
+      headerBytes: headerBytes + targetBytes + FIELD_OVERHEAD_BYTES,
+      keptBytes: KEPT_BYTES,
+      mostStreams: streams,
+    }, this);
   }
 
-  #begin(stream: Http2ServerStream, request: Http2RequestHead): void {
+  /** Begins; `early` are bytes that were read from the socket already. */
+  begin(early: Uint8Array): void {
+    this.#session.begin(early);
+  }
+
+  stream(stream: ServerStream, request: RequestHead): void {
     const { core } = this;
     this.deadlineMs = Infinity;
-    const head = new Head();
-    const problem = this.#read(request, head);
-    const host = head.find("host");
+    const { head, length } = request;
+    const problem = this.#checkRequest(request);
     let requestId = head.first(X_REQUEST_ID);
-    const stamped = this.#stamper.stamp(head, problem === undefined ? host : undefined, 20);
+    const host = problem === undefined ? head.first(HOST) : undefined;
+    const stamped = this.#stamper.stamp(head, host, 20);
     let { lines: stamps, replaced: stampedNames } = stamped;
     const isKept = requestId !== undefined && REQUEST_ID.test(requestId);
     if (requestId === undefined || !isKept || (head.repeated & bit(X_REQUEST_ID)) !== 0) {
@@ -79,7 +87,6 @@ export class H2Connection implements H2Owner, ServedConnection, Timed {
       stamps += `x-request-id: ${requestId}\r\n`;
       stampedNames |= bit(X_REQUEST_ID);
     }
-    const length = head.has(CONTENT_LENGTH) ? parseLength(head.first(CONTENT_LENGTH) ?? "") : -1;
     const framing: Framing = length >= 0 ? "length" : request.isComplete ? "none" : "chunked";
     const exchange = new H2Exchange(this, stream, {
       requestId,
@@ -91,7 +98,7 @@ export class H2Connection implements H2Owner, ServedConnection, Timed {
       length: Math.max(0, length),
       authority: undefined,
       upgrade: undefined,
-      acceptsTrailers: head.find("te")?.trim().toLowerCase() === "trailers",
+      acceptsTrailers: head.has(TE),
       keepAlive: true,
       stamps,
       stampedNames,
@@ -99,43 +106,19 @@ export class H2Connection implements H2Owner, ServedConnection, Timed {
     });
     if (request.isComplete) exchange.requestComplete = true;
     this.#open.add(exchange);
-    const refusal = problem ?? this.#check(exchange, length);
+    const refusal = problem ?? this.#checkExchange(exchange, length);
     if (refusal === undefined) return core.dispatch(exchange);
     core.begun(exchange);
     exchange.fail(refusal);
   }
 
-  /** Fills `head` with the request's fields as lines; answers what is wrong with the request. */
-  #read(request: Http2RequestHead, head: Head): BatonError | undefined {
-    const { limits, latin1 } = this.core;
-    const { method, path, authority, fields } = request;
-    let text = "";
-    let host = authority;
-    let cookie: string | undefined;
-    for (let at = 0; at + 1 < fields.length; at += 2) {
-      const name = fields[at] as string;
-      const value = fields[at + 1] as string;
-      if (name === "host") {
-        // Both may be sent, and then must agree (RFC 9113 section 8.3.1).
-        if (host !== undefined && host.toLowerCase() !== value.toLowerCase()) {
-          return bad(":authority and host do not agree");
-        }
-        host ??= value;
-      } else if (name === "cookie") {
-        // Crumbs of one header line (section 8.2.3).
-        cookie = cookie === undefined ? value : `${cookie}; ${value}`;
-      } else text += `${name}: ${value}\r\n`;
-    }
-    if (cookie !== undefined) text += `cookie: ${cookie}\r\n`;
-    if (host !== undefined) text = `host: ${host}\r\n${text}`;
-    const bytes = new Uint8Array(text.length + 2);
-    for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at);
-    bytes.set([13, 10], text.length);
-    if (head.scan(bytes, 0, bytes.length, latin1) < 0) {
-      head.clear();
-      return bad("a header field is not valid");
-    }
+  /** What is wrong with the request's fields. */
+  #checkRequest({ method, path, head }: RequestHead): BatonError | undefined {
+    const { limits } = this.core;
+    if ((head.repeated & bit(HOST)) !== 0) return bad(":authority and host do not agree");
     if (method === "CONNECT") return undefined;
+    if (!isToken(method)) return bad("the :method is not valid");
+    const host = head.first(HOST);
     if (host === undefined) return bad("there is no :authority");
     if (!HOST_VALUE.test(host)) return bad("the :authority is not valid");
     const isPath = path.startsWith("/") || (path === "*" && method === "OPTIONS");
@@ -143,13 +126,13 @@ export class H2Connection implements H2Owner, ServedConnection, Timed {
     if (path.length > limits.targetBytes) {
       return new BatonError("target_too_long", "the request target is too long");
     }
-    if (text.length > limits.headerBytes) {
+    if (head.text.length > limits.headerBytes) {
       return new BatonError("headers_too_large", "the header section is too large");
     }
     return undefined;
   }
 
-  #check(exchange: H2Exchange, length: number): BatonError | undefined {
+  #checkExchange(exchange: H2Exchange, length: number): BatonError | undefined {
     const { limits, pseudonym } = this.core;
     const { method } = exchange;
     if (method === "CONNECT" || method === "TRACE") {
@@ -164,12 +147,37 @@ export class H2Connection implements H2Owner, ServedConnection, Timed {
     return undefined;
   }
 
-  ended(exchange: H2Exchange, code: number): void {
+  ended(exchange: H2Exchange, wasGivenUp: boolean): void {
     this.#open.delete(exchange);
     if (this.#open.size === 0 && !this.#isClosed) {
       this.deadlineMs = this.core.now() + this.core.limits.keepAliveMs;
     }
-    if (code !== HTTP2_ERRORS.none) this.#countReset();
+    if (wasGivenUp) this.#countReset();
+    this.#settle(exchange);
+  }
+
+  /** The exchange counts as in flight until its bytes are with the kernel. */
+  #settle(exchange: H2Exchange): void {
+    const { release } = exchange;
+    if (release === undefined) return;
+    exchange.release = undefined;
+    if (this.#isClosed || this.#session.pendingBytes === 0) release();
+    else this.#owed.push(release);
+  }
+
+  flushed(): void {
+    if (this.#owed.length === 0 || this.#isLooking) return;
+    if (this.#session.pendingBytes === 0) return this.#payOwed();
+    // A socket tells of its drain only when it was full, so this asks.
+    this.#isLooking = true;
+    this.core.after(LOOK_MS, () => {
+      this.#isLooking = false;
+      this.flushed();
+    });
+  }
+
+  #payOwed(): void {
+    for (const release of this.#owed.splice(0)) release();
   }
 
   /** Opening streams only to give them up costs us far more than the client (CVE-2023-44487). */
@@ -178,12 +186,12 @@ export class H2Connection implements H2Owner, ServedConnection, Timed {
     const earned = (now - this.#resetsAtMs) * RESETS_A_SECOND / 1000;
     this.#resetsLeft = Math.min(RESET_BURST, this.#resetsLeft + earned) - 1;
     this.#resetsAtMs = now;
-    if (this.#resetsLeft < 0) this.#session.destroy(HTTP2_ERRORS.enhanceYourCalm);
+    if (this.#resetsLeft < 0) this.#session.destroy(H2_ERRORS.enhanceYourCalm);
   }
 
   onDeadline(): void {
     this.deadlineMs = Infinity;
-    if (this.#open.size === 0) this.#session.close();
+    if (this.#open.size === 0) this.#session.closeGently();
   }
 
   /** Tells the client to come back on another connection; what it still opens is served. */
@@ -192,18 +200,19 @@ export class H2Connection implements H2Owner, ServedConnection, Timed {
   }
 
   shut(): void {
-    this.#session.close();
+    this.#session.closeGently();
   }
 
   cut(): void {
     this.#session.destroy();
   }
 
-  #closed(): void {
+  close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
     this.deadlineMs = Infinity;
     this.core.deadlines.remove(this);
+    this.#payOwed();
     this.core.closed(this);
   }
 }

@@ -6,12 +6,13 @@
  */
 
 import { BatonError } from "../errors.ts";
-import { HTTP2_ERRORS, type Http2ServerStream } from "../runtime/http2_contract.ts";
 import type { Framing, RawSide, RequestSink } from "./client_side.ts";
 import type { Timed } from "./deadlines.ts";
-import { fieldsOf, linesOf } from "./fields.ts";
 import type { RequestFacts } from "./h1_exchange.ts";
 import type { Head } from "./head.ts";
+import type { StreamHandlers } from "./http2/handlers.ts";
+import { H2_ERRORS } from "./http2/protocol.ts";
+import type { ServerStream } from "./http2/server_session.ts";
 import {
   bodilessAnswer,
   errorAnswer,
@@ -30,11 +31,11 @@ const LAST_BYTES_MS = 2000;
 export interface H2Owner {
   readonly core: TrafficCore;
   readonly remoteAddress: string;
-  /** The stream is closed; `code` says why (0: in good order). */
-  ended(exchange: H2Exchange, code: number): void;
+  /** The stream is closed. `wasGivenUp`: before its answer was complete, or by an error. */
+  ended(exchange: H2Exchange, wasGivenUp: boolean): void;
 }
 
-export class H2Exchange implements Served, Timed {
+export class H2Exchange implements Served, StreamHandlers, Timed {
   deadlineMs = Infinity;
   readonly requestId: string;
   readonly method: string;
@@ -65,19 +66,19 @@ export class H2Exchange implements Served, Timed {
   finished = false;
 
   readonly #owner: H2Owner;
-  readonly #stream: Http2ServerStream;
+  readonly #stream: ServerStream;
   #path: string | undefined;
   #abortListeners: (() => void)[] | undefined;
   #pieces: Uint8Array[] = [];
   #bytes = 0;
-  #trailers: readonly string[] = [];
+  #trailers = "";
   #hasBody = false;
   #ended = false;
   #isStalled = false;
   #windowBytes = 0;
   #isClosed = false;
 
-  constructor(owner: H2Owner, stream: Http2ServerStream, facts: RequestFacts) {
+  constructor(owner: H2Owner, stream: ServerStream, facts: RequestFacts) {
     this.#owner = owner;
     this.#stream = stream;
     this.requestId = facts.requestId;
@@ -93,14 +94,7 @@ export class H2Exchange implements Served, Timed {
     this.requestComplete = facts.framing === "none";
     owner.core.deadlines.add(this);
     if (!this.requestComplete) this.#startWindow();
-    stream.handle({
-      data: (chunk) => this.#onData(chunk),
-      end: (trailers) => this.#onEnd(trailers),
-      drain: () => this.#onDrain(),
-      close: (code) => this.#onClose(code),
-    });
-    // Nothing is to come, and only what is read comes to its end.
-    if (this.requestComplete) stream.resume();
+    stream.handle(this);
   }
 
   get path(): string {
@@ -146,16 +140,15 @@ export class H2Exchange implements Served, Timed {
   resumeRequest(): void {
     if (!this.requestPaused) return;
     this.requestPaused = false;
+    // A flush follows: the head must not wait for a body that waits for word from the target.
     this.#stream.resume();
-    // The head must not wait for a body that waits for word from the target.
-    this.sink?.onRequestFlush();
   }
 
   readBody(limitBytes: number): Promise<Uint8Array> {
     return readWholeBody(this, limitBytes);
   }
 
-  #onData(chunk: Uint8Array): void {
+  data(chunk: Uint8Array): void {
     const { sink } = this;
     const most = this.#owner.core.limits.bodyBytes;
     this.#windowBytes += chunk.length;
@@ -163,14 +156,16 @@ export class H2Exchange implements Served, Timed {
     if (sink === undefined) return;
     if (most > 0 && this.bytesFromClient > most) return this.#breakRequest("body_too_large");
     sink.onRequestChunk(chunk);
-    sink.onRequestFlush();
   }
 
-  #onEnd(trailers: readonly string[]): void {
+  end(trailers: string): void {
     if (this.requestComplete) return;
     this.requestComplete = true;
     if (!this.#isStalled) this.deadlineMs = Infinity;
-    this.sink?.onRequestEnd(linesOf(trailers));
+    this.sink?.onRequestEnd(trailers);
+  }
+
+  flush(): void {
     this.sink?.onRequestFlush();
   }
 
@@ -192,8 +187,8 @@ export class H2Exchange implements Served, Timed {
   onDeadline(nowMs: number): void {
     this.deadlineMs = Infinity;
     // The client has let its window stay closed for too long, or the last bytes had their time.
-    if (this.#isStalled) return this.#stream.reset(HTTP2_ERRORS.cancel);
-    if (this.finished) return this.#stream.reset(HTTP2_ERRORS.none);
+    if (this.#isStalled) return this.#stream.reset(H2_ERRORS.cancel);
+    if (this.finished) return this.#stream.reset(H2_ERRORS.none);
     if (this.requestComplete) return;
     const { bodyFloorBytes } = this.#owner.core.limits;
     const waitsForUs = this.answered || this.requestPaused;
@@ -202,7 +197,7 @@ export class H2Exchange implements Served, Timed {
     this.#breakRequest("request_timeout");
   }
 
-  #onDrain(): void {
+  drain(): void {
     if (this.finished) return;
     this.#isStalled = false;
     this.deadlineMs = Infinity;
@@ -210,16 +205,14 @@ export class H2Exchange implements Served, Timed {
     this.sink?.onClientDrain();
   }
 
-  #onClose(code: number): void {
+  close(code: number): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
+    const wasGivenUp = code !== H2_ERRORS.none || !this.finished;
     this.deadlineMs = Infinity;
     this.#owner.core.deadlines.remove(this);
     this.#abandon();
-    const { release } = this;
-    this.release = undefined;
-    release?.();
-    this.#owner.ended(this, code);
+    this.#owner.ended(this, wasGivenUp);
   }
 
   #abandon(): void {
@@ -237,7 +230,7 @@ export class H2Exchange implements Served, Timed {
   // -------------------------------------------------------------------------------- the answer
 
   inform(status: number, _reason: string, lines: string): void {
-    if (!this.answered && !this.finished) this.#stream.inform(status, fieldsOf(lines));
+    if (!this.answered && !this.finished) this.#stream.inform(status, lines);
   }
 
   startAnswer(
@@ -246,32 +239,16 @@ export class H2Exchange implements Served, Timed {
     lines: string,
     framing: Framing,
     _length: number,
-    _hasDate: boolean,
+    hasDate: boolean,
   ): void {
     if (this.answered || this.finished) return;
+    const { core } = this.#owner;
     this.answered = true;
     this.status = status;
-    this.firstByteMs = this.#owner.core.now();
+    this.firstByteMs = core.now();
     this.#hasBody = framing !== "none" && this.method !== "HEAD" && status !== 204 &&
       status !== 304;
-    const trailers = this.#hasBody && framing === "chunked" && this.acceptsTrailers;
-    try {
-      this.#stream.respond(status, fieldsOf(lines), { ends: !this.#hasBody, trailers });
-    } catch {
-      this.#answerInstead();
-    }
-  }
-
-  /** The target's answer is one that HTTP/2 has no words for (a status of 600 and more, say). */
-  #answerInstead(): void {
-    const error = new BatonError("upstream_bad_response", "the answer cannot be told in HTTP/2");
-    const { status, lines, body, code } = errorAnswer(error, this.requestId);
-    this.status = status;
-    this.reason ??= code;
-    this.#hasBody = false;
-    const hasBody = this.method !== "HEAD";
-    this.#stream.respond(status, fieldsOf(lines), { ends: !hasBody, trailers: false });
-    if (hasBody) this.#stream.write(body);
+    this.#stream.respond(status, hasDate ? lines : lines + core.dateLine());
   }
 
   answerChunk(chunk: Uint8Array): void {
@@ -283,7 +260,7 @@ export class H2Exchange implements Served, Timed {
   endAnswer(trailers: string): void {
     if (this.finished) return;
     this.#ended = true;
-    if (trailers !== "") this.#trailers = fieldsOf(trailers);
+    if (this.#hasBody) this.#trailers = trailers;
   }
 
   flushAnswer(): boolean {
@@ -330,7 +307,7 @@ export class H2Exchange implements Served, Timed {
     this.#owner.core.finished(this);
     this.#isStalled = true;
     this.deadlineMs = this.#owner.core.now() + LAST_BYTES_MS;
-    this.#stream.breakOff(HTTP2_ERRORS.internal);
+    this.#stream.breakOff(H2_ERRORS.internal);
   }
 
   fail(error: unknown): void {

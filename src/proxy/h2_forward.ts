@@ -4,18 +4,25 @@
  */
 
 import { BatonError } from "../errors.ts";
-import {
-  HTTP2_ERRORS,
-  type Http2ClientHandlers,
-  type Http2ClientStream,
-} from "../runtime/http2_contract.ts";
 import { ConnectFailed } from "../runtime/runtime.ts";
 import type { ClientSide, RequestSink } from "./client_side.ts";
 import type { Deadlines, Timed } from "./deadlines.ts";
 import type { ForwardOptions, ForwardOutcome } from "./exchange.ts";
-import { fieldsOf, linesOf } from "./fields.ts";
 import { H2Session, type H2SessionOptions, H2Sessions } from "./h2_sessions.ts";
-import { bit, CONTENT_LENGTH, EXPECT, HOP_BY_HOP, HOST } from "./head.ts";
+import {
+  bit,
+  CONTENT_LENGTH,
+  DATE,
+  EXPECT,
+  type Head,
+  HOP_BY_HOP,
+  HOST,
+  X_BATON_GENERATION,
+  X_REQUEST_ID,
+} from "./head.ts";
+import type { ClientStream } from "./http2/client_session.ts";
+import type { ClientStreamHandlers } from "./http2/handlers.ts";
+import { H2_ERRORS } from "./http2/protocol.ts";
 import { CONNECT_PAUSES_MS, IDEMPOTENT } from "./retry_rules.ts";
 import type { Lease, Target } from "./target.ts";
 import type { Timeouts } from "./timeouts.ts";
@@ -55,7 +62,7 @@ export class H2Forwarder {
   }
 }
 
-class H2Relay implements RequestSink, Http2ClientHandlers, Timed {
+class H2Relay implements RequestSink, ClientStreamHandlers, Timed {
   deadlineMs = Infinity;
   readonly #engine: H2Forwarder;
   readonly #deadlines: Deadlines;
@@ -65,7 +72,7 @@ class H2Relay implements RequestSink, Http2ClientHandlers, Timed {
   readonly #resolve: (outcome: ForwardOutcome) => void;
   readonly #sessions: H2Sessions;
   #session: H2Session | undefined;
-  #stream: Http2ClientStream | undefined;
+  #stream: ClientStream | undefined;
   #tries = 0;
   #mayRepeat: boolean;
   #requestEnded: boolean;
@@ -147,35 +154,26 @@ class H2Relay implements RequestSink, Http2ClientHandlers, Timed {
     const exchange = this.#exchange;
     const { body } = this.#options;
     const isComplete = this.#requestEnded && (body === undefined || body.length === 0);
-    const trailers = !isComplete && exchange.requestFraming === "chunked" && body === undefined;
     this.#session = session;
-    try {
-      this.#stream = session.session.request(
-        {
-          method: exchange.method,
-          path: this.#options.target ?? exchange.target,
-          authority: exchange.authority ?? exchange.requestHead.first(HOST) ??
-            this.#lease.target.hostName,
-          fields: this.#fields(body),
-          isComplete,
-        },
-        { trailers },
-        this,
-      );
-    } catch (error) {
-      const why = error instanceof Error ? error.message : String(error);
-      return this.#failed("upstream_bad_response", `not for HTTP/2: ${why}`, true);
-    }
+    this.#stream = session.session.request({
+      method: exchange.method,
+      path: this.#options.target ?? exchange.target,
+      authority: exchange.authority ?? exchange.requestHead.first(HOST) ??
+        this.#lease.target.hostName,
+      lines: this.#lines(body),
+      acceptsTrailers: exchange.acceptsTrailers,
+      isComplete,
+    }, this);
     session.uses += 1;
     session.deadlineMs = Infinity;
     this.#waitForFirstByte();
     if (isComplete) return;
     if (body === undefined) return exchange.resumeRequest();
     this.#stream.write(body);
-    this.#stream.end([]);
+    this.#stream.end("");
   }
 
-  #fields(body: Uint8Array | undefined): string[] {
+  #lines(body: Uint8Array | undefined): string {
     const exchange = this.#exchange;
     let drop = HOP_BY_HOP | bit(HOST) | exchange.stampedNames;
     let extra = "";
@@ -183,9 +181,7 @@ class H2Relay implements RequestSink, Http2ClientHandlers, Timed {
       drop |= bit(CONTENT_LENGTH) | bit(EXPECT);
       if (exchange.requestFraming !== "none") extra = `content-length: ${body.length}\r\n`;
     }
-    const fields = fieldsOf(exchange.requestHead.crossing(drop) + extra + exchange.stamps);
-    if (exchange.acceptsTrailers) fields.push("te", "trailers");
-    return fields;
+    return exchange.requestHead.crossing(drop) + extra + exchange.stamps;
   }
 
   onRequestChunk(chunk: Uint8Array): void {
@@ -200,7 +196,7 @@ class H2Relay implements RequestSink, Http2ClientHandlers, Timed {
 
   onRequestEnd(trailers: string): void {
     this.#requestEnded = true;
-    this.#stream?.end(fieldsOf(trailers));
+    this.#stream?.end(this.#exchange.requestFraming === "chunked" ? trailers : "");
   }
 
   onRequestFlush(): void {}
@@ -234,45 +230,35 @@ class H2Relay implements RequestSink, Http2ClientHandlers, Timed {
 
   // -------------------------------------------------------------------------------- the answer
 
-  inform(status: number, fields: readonly string[]): void {
-    if (!this.#done) this.#exchange.inform(status, "", linesOf(fields));
+  inform(status: number, head: Head): void {
+    if (!this.#done) this.#exchange.inform(status, "", head.crossing(HOP_BY_HOP));
   }
 
-  head(status: number, fields: readonly string[], isComplete: boolean): void {
+  head(status: number, head: Head, isComplete: boolean): void {
     if (this.#done) return;
     const exchange = this.#exchange;
     this.#status = status;
-    const { showGeneration } = this.#engine.options;
-    const names = new Set<string>();
-    const kept: string[] = [];
-    let stated: string | undefined;
-    for (let at = 0; at + 1 < fields.length; at += 2) {
-      const name = fields[at] as string;
-      const value = fields[at + 1] as string;
-      names.add(name);
-      if (name === "content-length") stated = value;
-      if (name === "content-length" && status === 204) continue;
-      if (name.startsWith("proxy-auth") || (showGeneration && name === GENERATION)) continue;
-      kept.push(name, value);
-    }
-    let lines = linesOf(kept);
-    if (!names.has("x-request-id")) lines += `x-request-id: ${exchange.requestId}\r\n`;
-    if (showGeneration) {
+    let drop = HOP_BY_HOP;
+    if (status === 204) drop |= bit(CONTENT_LENGTH);
+    let extra = "";
+    if (!head.has(X_REQUEST_ID)) extra = `x-request-id: ${exchange.requestId}\r\n`;
+    if (this.#engine.options.showGeneration) {
+      drop |= bit(X_BATON_GENERATION);
       const { version, generation } = this.#lease.target;
-      lines += `${GENERATION}: ${version}#${generation}\r\n`;
+      extra += `x-baton-generation: ${version}#${generation}\r\n`;
     }
     const isBodiless = exchange.method === "HEAD" || status === 204 || status === 304;
+    let stated = head.first(CONTENT_LENGTH);
     if (isComplete && stated === undefined && !isBodiless) {
       stated = "0";
-      lines += "content-length: 0\r\n";
+      extra += "content-length: 0\r\n";
     }
     const framing = isBodiless ? "none" : stated === undefined ? "chunked" : "length";
     if (framing === "chunked") this.#lease.kind = "stream";
-    this.#options.onHead?.(status, fields);
-    exchange.startAnswer(status, "", lines, framing, Number(stated ?? 0), names.has("date"));
+    this.#options.onHead?.(status, head.lines());
+    const lines = head.crossing(drop) + extra;
+    exchange.startAnswer(status, "", lines, framing, Number(stated ?? 0), head.has(DATE));
     this.#waitInside();
-    // An answer that ends at once is told as one piece.
-    if (!isComplete && !isBodiless) this.#flush();
   }
 
   data(chunk: Uint8Array): void {
@@ -280,15 +266,18 @@ class H2Relay implements RequestSink, Http2ClientHandlers, Timed {
     this.#bytesToClient += chunk.length;
     this.#options.onBody?.(chunk);
     this.#exchange.answerChunk(chunk);
-    this.#flush();
   }
 
-  end(trailers: readonly string[]): void {
+  end(trailers: string): void {
     if (this.#done) return;
     this.#answerEnded = true;
-    this.#exchange.endAnswer(this.#exchange.acceptsTrailers ? linesOf(trailers) : "");
+    this.#exchange.endAnswer(this.#exchange.acceptsTrailers ? trailers : "");
     this.#finish("complete", this.#status);
     this.#exchange.flushAnswer();
+  }
+
+  flush(): void {
+    if (!this.#done && this.#status !== 0) this.#flush();
   }
 
   #flush(): void {
@@ -316,7 +305,7 @@ class H2Relay implements RequestSink, Http2ClientHandlers, Timed {
     const hasBegun = this.#status !== 0 || this.#exchange.answered;
     // REFUSED_STREAM promises that nothing was done (RFC 9113 section 8.7); a session that was
     // idle may have been closed under the request, which then must do no harm twice.
-    const isRefused = code === HTTP2_ERRORS.refusedStream;
+    const isRefused = code === H2_ERRORS.refusedStream;
     const isStale = session !== undefined && session.uses > 1 && this.#mayRepeat;
     const isWhole = this.#requestEnded && this.#requestBytes === 0;
     if (!hasBegun && isWhole && (isRefused || isStale) && this.#tries < 3) {
@@ -365,12 +354,10 @@ class H2Relay implements RequestSink, Http2ClientHandlers, Timed {
     this.#done = true;
     this.deadlineMs = Infinity;
     this.#deadlines.remove(this);
-    if (result !== "complete" || !this.#requestEnded) this.#stream?.reset(HTTP2_ERRORS.cancel);
+    if (result !== "complete" || !this.#requestEnded) this.#stream?.reset(H2_ERRORS.cancel);
     this.#stream = undefined;
     this.#lease.release();
     const outcome = { result, status, retriable, bytesToClient: this.#bytesToClient };
     this.#resolve(reason === undefined ? outcome : { ...outcome, reason });
   }
 }
-
-const GENERATION = "x-baton-generation";

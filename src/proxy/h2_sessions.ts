@@ -4,13 +4,13 @@
  * When the target retires its sessions take no more requests and end with their last stream.
  */
 
-import type { Http2ClientSession } from "../runtime/http2_contract.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import type { Deadlines, Timed } from "./deadlines.ts";
+import { type ClientSession, connectHttp2 } from "./http2/client_session.ts";
 import type { Target } from "./target.ts";
 
 export interface H2SessionOptions {
-  readonly runtime: Pick<Runtime, "http2" | "clock">;
+  readonly runtime: Pick<Runtime, "net" | "clock" | "wire">;
   readonly deadlines: Deadlines;
   /** How long a session without streams is kept. */
   readonly idleMs: number;
@@ -21,15 +21,15 @@ export interface H2SessionOptions {
 export class H2Session implements Timed {
   deadlineMs = Infinity;
   uses = 0;
-  readonly session: Http2ClientSession;
+  readonly session: ClientSession;
 
-  constructor(session: Http2ClientSession) {
+  constructor(session: ClientSession) {
     this.session = session;
   }
 
   onDeadline(): void {
     this.deadlineMs = Infinity;
-    if (this.session.streams === 0) this.session.close();
+    if (this.session.streams === 0) this.session.closeGently();
   }
 }
 
@@ -43,7 +43,7 @@ export class H2Sessions {
     this.#target = target;
     this.#options = options;
     target.onRetire(() => {
-      for (const { session } of this.#sessions) session.close();
+      for (const { session } of this.#sessions) session.closeGently();
     });
   }
 
@@ -67,8 +67,15 @@ export class H2Sessions {
 
   async #connect(timeoutMs: number): Promise<H2Session> {
     const { runtime, deadlines, idleMs, headLimitBytes } = this.#options;
-    const limits = { timeoutMs, headerBytes: headLimitBytes };
-    const session = await runtime.http2.connect(this.#target.address, limits);
+    const session = await connectHttp2({
+      net: runtime.net,
+      clock: runtime.clock,
+      latin1: runtime.wire.latin1,
+      soon: runtime.wire.soon,
+      address: this.#target.address,
+      timeoutMs,
+      headerBytes: headLimitBytes,
+    });
     const one = new H2Session(session);
     this.#sessions.add(one);
     deadlines.add(one);

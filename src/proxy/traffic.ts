@@ -64,8 +64,8 @@ export interface TrafficOptions {
     request: Request,
     env: { exchange: Exchange },
   ) => Response | Promise<Response>;
-  /** Who may speak HTTP/2 (default "auto": everybody where it is safe, else trusted proxies). */
-  readonly http2?: "auto" | "always" | "never";
+  /** Whether clients may speak HTTP/2 (default "always"). */
+  readonly http2?: "always" | "never";
   /** Answers what `appFetch` would, in its place: for a listener whose app is elsewhere. */
   readonly ownService?: Service;
   /** Paths that are ours whatever is mounted (default /healthz and /readyz). */
@@ -130,7 +130,9 @@ class Traffic implements TrafficServer, TrafficCore {
   readonly scheme: "http" | "https";
   readonly upgrades: ReadonlySet<string>;
   readonly latin1: Runtime["wire"]["latin1"];
-  readonly http2: Runtime["http2"];
+  readonly clock: Runtime["clock"];
+  readonly soon: Runtime["wire"]["soon"];
+  readonly allowsHttp2: boolean;
   readonly forward: Forward;
   draining = false;
   inflight = 0;
@@ -159,7 +161,9 @@ class Traffic implements TrafficServer, TrafficCore {
     if (!isToken(this.pseudonym)) throw new RangeError(`no name for Via: ${this.pseudonym}`);
     this.upgrades = new Set(options.upgrades ?? ["websocket"]);
     this.latin1 = runtime.wire.latin1;
-    this.http2 = runtime.http2;
+    this.clock = runtime.clock;
+    this.soon = runtime.wire.soon;
+    this.allowsHttp2 = options.http2 !== "never";
     this.scheme = options.tls === undefined ? "http" : "https";
     this.#ownPaths = new Set(options.ownPaths ?? ["/healthz", "/readyz"]);
     this.#idPrefix = hex(runtime.random.bytes(8));
@@ -187,8 +191,7 @@ class Traffic implements TrafficServer, TrafficCore {
       this.#listener = await runtime.net.listen(listen, (socket) => this.#accept(socket));
       return;
     }
-    // Before the handshake nobody is trusted: there is no address list for it.
-    const protocols = this.allowsHttp2("") ? ["h2", "http/1.1"] : ["http/1.1"];
+    const protocols = this.allowsHttp2 ? ["h2", "http/1.1"] : ["http/1.1"];
     const options = { ...listen, ...tls, protocols };
     this.#tlsListener = await runtime.tls.listen(options, (socket, protocol) => {
       this.#accept(socket, protocol);
@@ -365,20 +368,15 @@ class Traffic implements TrafficServer, TrafficCore {
     this.#accessLog.write(exchange);
   }
 
-  allowsHttp2(remoteAddress: string): boolean {
-    const { http2 = "auto", runtime } = this.#options;
-    if (http2 !== "auto") return http2 === "always";
-    return runtime.http2.hardened || this.trusted.has(remoteAddress);
-  }
-
   becameHttp2(connection: ServedConnection, socket: ByteSocket, early: Uint8Array): void {
     this.#connections.delete(connection);
     this.#addHttp2(socket, early);
   }
 
   #addHttp2(socket: ByteSocket, early: Uint8Array): void {
-    const connection = new H2Connection(this, socket, early);
+    const connection = new H2Connection(this, socket);
     this.#connections.add(connection);
+    connection.begin(early);
     if (this.draining) connection.announceEnd();
   }
 

@@ -2,8 +2,7 @@
  * What all connections of the traffic listener share, as a connection sees it.
  */
 
-import type { Http2 } from "../runtime/http2_contract.ts";
-import type { ByteSocket, MessageHandlers, MessageParser } from "../runtime/runtime.ts";
+import type { ByteSocket, Clock, MessageHandlers, MessageParser } from "../runtime/runtime.ts";
 import type { AccessEntry } from "./access_log.ts";
 import type { ClientSide, RequestSink } from "./client_side.ts";
 import type { Deadlines } from "./deadlines.ts";
@@ -58,9 +57,11 @@ export interface TrafficCore {
   /** The exchange has its last status: access log and metrics. */
   finished(exchange: Served): void;
   closed(connection: ServedConnection): void;
-  readonly http2: Http2;
-  /** Whether the peer with this address may speak HTTP/2. */
-  allowsHttp2(remoteAddress: string): boolean;
+  readonly clock: Clock;
+  /** Runs an action when this turn of the event loop is over. */
+  readonly soon: (action: () => void) => void;
+  /** Whether clients may speak HTTP/2. */
+  readonly allowsHttp2: boolean;
   /** A connection turned out to be HTTP/2: another owner takes its socket and what was read of it. */
   becameHttp2(connection: ServedConnection, socket: ByteSocket, early: Uint8Array): void;
 }

@@ -8,11 +8,11 @@
  */
 
 import process from "node:process";
+import { setImmediate } from "node:timers";
 import { createClock } from "./clock.ts";
 import { createDns } from "./dns.ts";
 import { fetchOnce } from "./fetch.ts";
 import { createFiles } from "./files.ts";
-import { createHttp2 } from "./http2.ts";
 import { latin1 } from "./latin1.ts";
 import { createMessageParser } from "./llhttp.ts";
 import { flushPrinted, print, printSoon } from "./print.ts";
@@ -39,10 +39,14 @@ export function createBase(): Omit<Runtime, "name" | "version" | "net" | "proces
     files: createFiles(),
     dns: createDns(),
     http: { serve: serveApp, fetch: fetchOnce },
-    http2: createHttp2(),
     tls: createTls(),
     threads: createThreads(),
-    wire: { latin1, messageParser: createMessageParser },
+    wire: {
+      latin1,
+      // After the sockets that are ready now, and before timers: what they caused goes together.
+      soon: (action) => void setImmediate(action),
+      messageParser: createMessageParser,
+    },
     print,
     printSoon,
     flushPrinted,

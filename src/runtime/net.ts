@@ -20,7 +20,6 @@ import {
   type Net,
   type SocketHandlers,
 } from "./runtime.ts";
-import type { StreamBacked } from "./socket_stream.ts";
 
 /** Sockets of the runtime's own `node:net`. */
 export function createNet(): Net {
@@ -122,9 +121,8 @@ function putTogether(all: Buffer, before: string, bytes: Uint8Array, after: stri
   if (after.length > 0) all.write(after, before.length + bytes.length, "latin1");
 }
 
-class NetSocket implements ByteSocket, StreamBacked {
+class NetSocket implements ByteSocket {
   protected readonly stream: Socket;
-  protected readonly listeners: [string, (chunk: Uint8Array) => void][] = [];
   #handlers: SocketHandlers | undefined;
   /** Bytes from before `handle`. */
   readonly #early: Uint8Array[] = [];
@@ -168,22 +166,17 @@ class NetSocket implements ByteSocket, StreamBacked {
       });
     }
     this.startReading();
-    this.on("end", () => this.#handlers?.end());
-    this.on("drain", () => {
+    this.stream.on("end", () => this.#handlers?.end());
+    this.stream.on("drain", () => {
       if (!this.#wantsDrain) return;
       this.#wantsDrain = false;
       this.#handlers?.drain();
     });
-    this.on("close", () => {
+    this.stream.on("close", () => {
       if (this.#isClosed) return;
       this.#isClosed = true;
       this.#handlers?.close(this.#error);
     });
-  }
-
-  protected on(event: string, listener: (chunk: Uint8Array) => void): void {
-    this.listeners.push([event, listener]);
-    this.stream.on(event, listener);
   }
 
   /** Reading into the shared buffer has begun with the socket. */
@@ -217,17 +210,6 @@ class NetSocket implements ByteSocket, StreamBacked {
     return hasRoom;
   }
 
-  /** See StreamBacked. Deno's `node:http2` does not read from a socket with a buffer of its own. */
-  takeStream(early: Uint8Array): Socket | undefined {
-    if ("Deno" in globalThis) return undefined;
-    for (const [event, listener] of this.listeners) this.stream.off(event, listener);
-    const handle = takeHandle(this.stream);
-    if (handle === undefined) return undefined;
-    const fresh = new Socket({ handle, allowHalfOpen: true } as SocketConstructorOpts);
-    if (early.length > 0) fresh.unshift(early);
-    return fresh;
-  }
-
   pause(): void {
     this.stream.pause();
   }
@@ -251,7 +233,7 @@ class NetSocket implements ByteSocket, StreamBacked {
 /** A socket that is read as a stream. */
 export class StreamSocket extends NetSocket {
   protected override startReading(): void {
-    this.on("data", (chunk: Uint8Array) => this.received(chunk));
+    this.stream.on("data", (chunk: Uint8Array) => this.received(chunk));
     this.stream.resume();
   }
 }

@@ -8,7 +8,6 @@
  * One file of about 400 lines, so that all that the machine is asked for is seen together.
  */
 
-import type { Http2 } from "./http2_contract.ts";
 import type { Threads } from "./threads_contract.ts";
 import type { Tls } from "./tls_contract.ts";
 
@@ -28,7 +27,6 @@ export interface Runtime {
   readonly dns: Dns;
   readonly processes: Processes;
   readonly http: Http;
-  readonly http2: Http2;
   readonly tls: Tls;
   readonly threads: Threads;
   readonly wire: Wire;
@@ -231,7 +229,7 @@ export interface ByteSocket {
    * The bytes are copied before the call returns, so they may be a view of a reused buffer.
    */
   writeAround(before: string, bytes: Uint8Array, after: string): boolean;
-  /** Bytes accepted by `write` and not yet taken by the kernel. */
+  /** Bytes accepted by `write` and not yet taken by the kernel. At 0 all of them are the caller's again. */
   readonly pendingBytes: number;
   pause(): void;
   resume(): void;
@@ -270,10 +268,12 @@ export interface Dns {
 
 // ----------------------------------------------------------------------------------------- wire
 
-/** What the traffic path needs to read HTTP/1.1 off byte sockets. */
+/** What the traffic path needs beside byte sockets. */
 export interface Wire {
   /** Decodes `bytes[start..end)` as ISO 8859-1, one char a byte. */
   latin1(bytes: Uint8Array, start: number, end: number): string;
+  /** Runs an action when what this turn of the event loop has to do is done. */
+  soon(action: () => void): void;
   /** Node's own parser (llhttp, strict), on both runtimes. */
   messageParser(kind: "request" | "response", handlers: MessageHandlers): MessageParser;
 }

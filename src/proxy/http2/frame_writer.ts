@@ -12,8 +12,8 @@ import {
   MOST_PAYLOAD_BYTES,
 } from "./protocol.ts";
 
-/** What a buffer has room for at first. */
-const BUFFER_BYTES = 32_768;
+/** What a buffer has room for: what a session gathers at most, and a frame more. */
+const BUFFER_BYTES = 98_304;
 /** Buffers that nobody writes into at present, of all connections: those that are idle have none. */
 const spare: Uint8Array[] = [];
 const MOST_SPARE = 16;
@@ -30,16 +30,18 @@ export class FrameWriter {
     return this.#length;
   }
 
-  /** What was written; valid until `clear`. */
+  /** What was written; the writer's own until `clear`. */
   view(): Uint8Array {
     return this.#bytes.subarray(0, this.#length);
   }
 
-  /** Forgets what was written. */
-  clear(): void {
+  /** Forgets what was written; `isGivenAway`: somebody still reads the view. */
+  clear(isGivenAway: boolean): void {
     this.#length = 0;
     this.#lastFlagsAt = -1;
-    if (this.#bytes.length === BUFFER_BYTES && spare.length < MOST_SPARE) spare.push(this.#bytes);
+    if (!isGivenAway && this.#bytes.length === BUFFER_BYTES && spare.length < MOST_SPARE) {
+      spare.push(this.#bytes);
+    }
     this.#bytes = NONE;
   }
 

@@ -50,6 +50,8 @@ export const CONNECTION_WINDOW_BYTES = 1024 * 1024;
 const SPARE_BLOCK_BYTES = 65_536;
 /** Frames that are put together leave when there are so many bytes of them, whatever the turn. */
 const MOST_GATHERED_BYTES = 65_536;
+/** Up to here a copy is cheaper than a buffer that may have to be given away. */
+const LARGE_WRITE_BYTES = 16_384;
 /** Bytes that wait for a socket which is not read: above that we do not read either. */
 const MOST_STUCK_BYTES = 1024 * 1024;
 /** How long the other side has to take our last words. */
@@ -537,8 +539,10 @@ export abstract class Session<S extends Stream> implements SocketHandlers, Frame
     const { out } = this;
     const socket = this.#socket;
     if (out.length === 0) return;
-    const hasRoom = socket.writeAround("", out.view(), "");
-    out.clear();
+    // A large buffer goes to the socket as it is, and is ours again if the kernel took all of it.
+    const isLarge = out.length > LARGE_WRITE_BYTES;
+    const hasRoom = isLarge ? socket.write(out.view()) : socket.writeAround("", out.view(), "");
+    out.clear(isLarge && socket.pendingBytes > 0);
     if (!hasRoom && socket.pendingBytes > 0) {
       this.#isCongested = true;
       if (socket.pendingBytes > MOST_STUCK_BYTES && !this.#isStuck) {

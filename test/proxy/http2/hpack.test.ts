@@ -228,7 +228,7 @@ function encode(encoder: HpackEncoder, lines: string, status = 200): Uint8Array 
   encoder.lines(out, lines);
   out.endBlock(at, 0, 1);
   const block = out.view().slice(FRAME_HEAD_BYTES);
-  out.clear();
+  out.clear(false);
   return block;
 }
 
