@@ -92,7 +92,11 @@ function growth(watched: Map<number, number>): number[] {
   return grown;
 }
 
-function waitedMs(pid: number): number | undefined {
+/**
+ * Milliseconds so far that the main thread of a process (this one by default) was ready to run and
+ * had no core; undefined where the kernel does not say. Exact whenever the thread runs.
+ */
+export function waitedMs(pid: number | "self" = "self"): number | undefined {
   try {
     return Number(readFileSync(`/proc/${pid}/schedstat`, "latin1").split(" ")[1]) / 1e6;
   } catch {

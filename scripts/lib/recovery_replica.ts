@@ -24,6 +24,7 @@ import { createDumpMetrics } from "../../src/replica/dump_metrics.ts";
 import { createRecovery } from "../../src/replica/recovery.ts";
 import { createRecoveryMetrics } from "../../src/replica/recovery_metrics.ts";
 import { loadRuntime } from "../../src/runtime/load.ts";
+import { waitedMs } from "./core_waits.ts";
 
 const [role, blocksText, lanesText, rateText, epochText, peer] = process.argv.slice(2);
 const LANES = Number(lanesText);
@@ -114,24 +115,20 @@ function tick(): void {
   if (isLive) setTimeout(tick, TICK_MS);
 }
 
-// The longest time that a timer was late, and the part of it that this thread was computing.
+// How late a timer was at most, by the clock; and without the time in which this thread was ready to
+// run and had no core, which is the machine's and not ours.
 let longestStallMs = 0;
-let longestBusyMs = 0;
-const threadCpu = (process as { threadCpuUsage?: () => { user: number; system: number } })
-  .threadCpuUsage?.bind(process);
-const busyMs = (): number => {
-  const usage = threadCpu?.();
-  return usage === undefined ? performance.now() : (usage.user + usage.system) / 1000;
-};
+let longestTurnMs = 0;
 let lastWall = performance.now();
-let lastBusy = busyMs();
+let lastWait = waitedMs() ?? 0;
 setInterval(() => {
   const wall = performance.now();
-  const busy = busyMs();
-  longestStallMs = Math.max(longestStallMs, wall - lastWall - 1);
-  longestBusyMs = Math.max(longestBusyMs, busy - lastBusy);
+  const wait = waitedMs() ?? 0;
+  const stallMs = wall - lastWall - 1;
+  longestStallMs = Math.max(longestStallMs, stallMs);
+  longestTurnMs = Math.max(longestTurnMs, stallMs - (wait - lastWait));
   lastWall = wall;
-  lastBusy = busy;
+  lastWait = wait;
 }, 1);
 let peakRss = 0;
 let cpuBefore = process.cpuUsage();
@@ -202,10 +199,10 @@ const rssMiB = (): number => process.memoryUsage.rss() / 2 ** 20;
 
 function reset(): void {
   longestStallMs = 0;
-  longestBusyMs = 0;
+  longestTurnMs = 0;
   peakRss = 0;
   lastWall = performance.now();
-  lastBusy = busyMs();
+  lastWait = waitedMs() ?? 0;
   cpuBefore = process.cpuUsage();
 }
 
@@ -217,7 +214,7 @@ function figures() {
     indexMiB: index().stats().bytes / 2 ** 20,
     blocks: index().stats().blocks,
     stallMs: longestStallMs,
-    busyMs: longestBusyMs,
+    turnMs: longestTurnMs,
   };
 }
 

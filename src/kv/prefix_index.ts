@@ -261,7 +261,7 @@ export class PrefixIndex {
   }
 
   /**
-   * `load` in slices of a few milliseconds, with `pause` awaited between them. The lane holds what it
+   * `load` in slices of half a millisecond, with `pause` awaited between them. The lane holds what it
    * held until all is loaded; events that are applied to it meanwhile are lost with that. Rejects as
    * `load` throws, also if the lane is closed meanwhile.
    */

@@ -2,10 +2,13 @@
  * Shares the event loop between work that comes in bursts: a few milliseconds a turn, then a break.
  *
  * Work that is urgent (applying what is decoded) goes before other work (decoding more), so that
- * what waits, waits in its compact form. Within its budget work runs at once, in the caller's turn.
+ * what waits, waits in its compact form. Within the turn's budget work runs at once, in the caller's
+ * turn.
  */
 
 import type { Clock } from "../runtime/runtime.ts";
+import { TURN_MS, Turns } from "./turns.ts";
+import { WorkSlice } from "./work_slice.ts";
 
 export interface Work {
   /** Does a little, well under a millisecond; false when nothing is left for now. */
@@ -21,33 +24,30 @@ export interface SlicesOptions {
 export class Slices {
   readonly #clock: Clock;
   readonly #budgetMs: number;
+  readonly #turns: Turns;
   readonly #urgent = new Set<Work>();
   readonly #other = new Set<Work>();
-  /** Milliseconds used since the last break. */
-  #used = 0;
-  #isArmed = false;
   #isRunning = false;
+  #isWaiting = false;
 
   constructor(options: SlicesOptions) {
     this.#clock = options.clock;
-    this.#budgetMs = options.budgetMs ?? 3;
+    this.#budgetMs = options.budgetMs ?? TURN_MS;
+    this.#turns = Turns.of(options.clock);
   }
 
   /** Has `work` stepped until it says that nothing is left. Submitting it twice is the same as once. */
   submit(work: Work, kind: "urgent" | "other"): void {
     (kind === "urgent" ? this.#urgent : this.#other).add(work);
-    if (!this.#isRunning && this.#used < this.#budgetMs) this.#run();
+    if (!this.#isRunning && !this.#isWaiting) this.#run();
   }
 
-  /** For work that is done in a loop of its own: a pause that gives way whenever the budget is used. */
+  /** For work that is done in a loop of its own: a pause that gives way whenever the turn is spent. */
   breather(): () => Promise<void> {
-    let since = this.#clock.monotonic();
+    const slice = new WorkSlice(this.#clock, this.#budgetMs);
     return async () => {
-      if (this.#clock.monotonic() - since < this.#budgetMs) return;
-      await new Promise<void>((resolve) => {
-        this.#clock.after(0, resolve);
-      });
-      since = this.#clock.monotonic();
+      const rest = slice.rest();
+      if (rest !== undefined) await rest;
     };
   }
 
@@ -58,33 +58,31 @@ export class Slices {
   }
 
   #run(): void {
+    this.#turns.enter();
     this.#isRunning = true;
-    // Armed at the start of the work: when the budget is used up the timer is already due.
-    this.#arm();
-    const start = this.#clock.monotonic();
-    const before = this.#used;
     try {
-      for (;;) {
+      let before = this.#clock.monotonic();
+      while (this.#turns.usedMs < this.#budgetMs) {
         const queue = this.#urgent.size > 0 ? this.#urgent : this.#other;
         const [work] = queue;
         if (work === undefined) break;
         queue.delete(work);
         if (work.step()) queue.add(work);
-        this.#used = before + this.#clock.monotonic() - start;
-        if (this.#used >= this.#budgetMs) break;
+        const after = this.#clock.monotonic();
+        this.#turns.use(after - before);
+        before = after;
       }
     } finally {
       this.#isRunning = false;
+      if (this.#urgent.size > 0 || this.#other.size > 0) this.#wait();
     }
   }
 
-  #arm(): void {
-    if (this.#isArmed) return;
-    this.#isArmed = true;
-    this.#clock.after(0, () => {
-      this.#isArmed = false;
-      this.#used = 0;
-      if (this.#urgent.size > 0 || this.#other.size > 0) this.#run();
+  #wait(): void {
+    this.#isWaiting = true;
+    this.#turns.later(() => {
+      this.#isWaiting = false;
+      this.#run();
     });
   }
 }

@@ -3,12 +3,14 @@
  */
 
 import type { Clock } from "../runtime/runtime.ts";
-import { WorkSlice } from "./work_slice.ts";
+import type { WorkSlice } from "../kv/work_slice.ts";
 
 export type DumpEnd = "complete" | "failed" | "cancelled" | "stalled" | "too_long";
 
 export interface DumpBodyOptions {
   readonly clock: Clock;
+  /** Says when to rest between slices; who makes them may end one early for it. */
+  readonly work: WorkSlice;
   /** A reader that takes nothing for this long loses its dump. */
   readonly idleTimeoutMs: number;
   /** Bytes after which the body is broken; unbounded when absent. */
@@ -25,8 +27,7 @@ export function dumpBody(
   slices: AsyncIterator<Uint8Array<ArrayBuffer>, void>,
   options: DumpBodyOptions,
 ): ReadableStream<Uint8Array<ArrayBuffer>> {
-  const { clock } = options;
-  const work = new WorkSlice(clock);
+  const { clock, work } = options;
   let bytes = 0;
   let ended = false;
   let stopTimer = (): void => {};

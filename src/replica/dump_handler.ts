@@ -19,6 +19,7 @@ import type { DumpMetrics } from "./dump_metrics.ts";
 import { dumpSlices } from "./dump_writer.ts";
 import { dynamoLeastBytes, dynamoSlices } from "./dynamo_writer.ts";
 import { laneId } from "../kv/lane_key.ts";
+import { WorkSlice } from "../kv/work_slice.ts";
 import type { LaneStore, RecoverableLane } from "./lane_port.ts";
 import type { LoadProvider } from "./load_provider.ts";
 
@@ -120,8 +121,10 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
     const startedMs = runtime.clock.monotonic();
     let lanes = 0;
     let blocks = 0;
+    const work = new WorkSlice(runtime.clock);
     const source = {
       store,
+      mustRest: () => work.isSpent,
       replica: options.replica,
       nowMs: runtime.clock.now(),
       onLane: (cut: { blocks: { count: number } }) => {
@@ -155,6 +158,7 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
     metrics.started();
     const body = dumpBody(first.done === true ? slices : resumed(first.value, slices), {
       clock: runtime.clock,
+      work,
       idleTimeoutMs,
       onEnd,
       ...(maxBytes === undefined ? {} : { maxBytes }),

@@ -22,7 +22,7 @@ import {
 } from "./dump_format.ts";
 import type { LaneCut } from "./lane_port.ts";
 import { StagedLane } from "./staged_lane.ts";
-import { WorkSlice } from "./work_slice.ts";
+import { WorkSlice } from "../kv/work_slice.ts";
 
 export interface DumpSink {
   header?(header: HeaderLine): void;

@@ -14,7 +14,7 @@ import type { DumpReaderOptions, DumpSink } from "./dump_reader.ts";
 import { dynamoPartition, dynamoWorkerId } from "./dynamo_ids.ts";
 import { DynamoLane, type DynamoRoom } from "./dynamo_lane.ts";
 import { JsonDumpScanner, jsonString } from "./json_dump_scanner.ts";
-import { WorkSlice } from "./work_slice.ts";
+import { WorkSlice } from "../kv/work_slice.ts";
 
 export interface DynamoReaderOptions extends DumpReaderOptions {
   /**

@@ -2,7 +2,7 @@ import { base64Length, encodeBase64 } from "./base64.ts";
 
 const encoder = new TextEncoder();
 
-/** Collects output in one buffer of a fixed first size, which is handed out and never used again. */
+/** Collects output in one buffer of a fixed first size. */
 export class SliceBuffer {
   #bytes: Uint8Array<ArrayBuffer>;
   #length = 0;
@@ -31,11 +31,14 @@ export class SliceBuffer {
     this.#length = encodeBase64(bytes, this.#bytes, this.#length);
   }
 
-  /** What was collected; the buffer starts anew with fresh memory. */
+  /** What was collected, in memory of its own. */
   take(): Uint8Array<ArrayBuffer> {
-    const taken = this.#bytes.subarray(0, this.#length);
-    this.#bytes = new Uint8Array(this.#bytes.length);
+    const length = this.#length;
     this.#length = 0;
+    // A short piece is copied, so that it does not keep a whole buffer.
+    if (length * 2 < this.#bytes.length) return this.#bytes.slice(0, length);
+    const taken = this.#bytes.subarray(0, length);
+    this.#bytes = new Uint8Array(this.#bytes.length);
     return taken;
   }
 

@@ -7,6 +7,11 @@
  */
 
 const WASM_PAGE: usize = 65536;
+/**
+ * Least pages to grow by: 16 MiB. To the JavaScript engine each growth is a new buffer of the whole
+ * size, and a reason to look for garbage; pages that were never touched cost nothing.
+ */
+const LEAST_GROWTH: usize = 256;
 
 export const PAGE_SHIFT: usize = 14;
 export const PAGE_BYTES: usize = 1 << PAGE_SHIFT;
@@ -22,10 +27,11 @@ export function reserve(bytes: usize): usize {
   top = (top + bytes + 63) & ~63;
   const have = <usize>memory.size() * WASM_PAGE;
   if (top > have) {
-    // Grow by at least a sixteenth, so that growth is rare, and never by much more than is needed.
+    // Also by at least a sixteenth, so that growth stays rare.
     let pages = (top - have + WASM_PAGE - 1) / WASM_PAGE;
     const step = <usize>memory.size() / 16;
     if (pages < step) pages = step;
+    if (pages < LEAST_GROWTH) pages = LEAST_GROWTH;
     if (memory.grow(<i32>pages) < 0) {
       pages = (top - have + WASM_PAGE - 1) / WASM_PAGE;
       if (memory.grow(<i32>pages) < 0) unreachable();
