@@ -3,21 +3,25 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { readFileSync } from "node:fs";
-import { createKvMeters } from "../../src/kv/kv_meters.ts";
+import { createKvStore } from "../../src/kv/create_kv_store.ts";
+import { silentLog } from "../../src/observe/log.ts";
 import { createMetrics } from "../../src/observe/metrics.ts";
+import { observeProcess } from "../../src/observe/process_metrics.ts";
 import { createDumpMetrics } from "../../src/replica/dump_metrics.ts";
 import { createRecoveryMetrics } from "../../src/replica/recovery_metrics.ts";
 import { RECOVERY_STATES } from "../../src/replica/recovery_status.ts";
+import { runtime } from "../support/runtime.ts";
 
 const doc = readFileSync(new URL("../../docs/recovery.md", import.meta.url), "utf8");
 
 async function registered(): Promise<Set<string>> {
   const metrics = createMetrics();
-  createKvMeters(metrics);
   createRecoveryMetrics(metrics);
   createDumpMetrics(metrics);
+  await createKvStore({ ...runtime, log: silentLog, metrics });
+  observeProcess(runtime, metrics)();
   const text = await metrics.text();
-  return new Set([...text.matchAll(/^# TYPE (baton_\w+) /gm)].map(([, name]) => name as string));
+  return new Set([...text.matchAll(/^# TYPE (\w+) /gm)].map(([, name]) => name as string));
 }
 
 test("every metric that the page names exists", async () => {
@@ -77,11 +81,12 @@ test("the alerts are whole, and ask for metrics and states that there are", asyn
   for (const { alert, expr, rest } of rules) {
     const open = expr.split("(").length, closed = expr.split(")").length;
     assert.is(open, closed, `${alert}: parentheses`);
-    const asked = [...expr.matchAll(/(baton_\w+)\{state=~?"([^"]+)"\}/g)];
+    const asked = [...expr.matchAll(/\b((?:baton|process)_\w+)(?:\{state=~?"([^"]+)"\})?/g)];
     assert.ok(asked.length > 0, alert);
     for (const [, name, states] of asked) {
       assert.ok(names.has(name as string), `${alert}: ${name}`);
-      for (const state of (states as string).split("|")) {
+      assert.is(states !== undefined, name === "baton_kv_recovery_state", `${alert}: ${name}`);
+      for (const state of states?.split("|") ?? []) {
         assert.ok((RECOVERY_STATES as readonly string[]).includes(state), `${alert}: ${state}`);
       }
     }

@@ -181,6 +181,41 @@ test("a start that fails leaves nothing listening and the folder free", async ()
   );
 });
 
+test("kv 39: a start that fails and a stop in the middle of a recovery leave the peer port free", async () => {
+  // A peer whose dump never comes to its end.
+  let asked = 0;
+  const silent = http.createServer((_, response) => {
+    asked += 1;
+    response.writeHead(200, { "content-type": "application/x-ndjson" }).write(" ");
+  });
+  await new Promise<void>((resolve) => silent.listen(0, "127.0.0.1", () => resolve()));
+  const { port } = silent.address() as { port: number };
+  try {
+    await inScratch(async (folder) => {
+      const pool = { model: "m", blockSize: 16, workers: [{ id: "0", url: "http://127.0.0.1:9" }] };
+      const config = {
+        services: { chat: { mount: "/v1", pool } },
+        replica: { peers: [`http://127.0.0.1:${port}`], subscribeTimeoutMs: 0 },
+      };
+      const first = await start(folder, { ...config, listen: { peer: "127.0.0.1:0" } });
+      const peer = new URL(first.url("peer")).host;
+      await until(() => asked === 1, "the request");
+      assert.is(first.baton.lifecycle.ready, false);
+      await first.baton.shutDown();
+      // The admin and peer listeners come before the traffic listener, whose port is taken.
+      const listen = { peer, traffic: `127.0.0.1:${port}` };
+      const error = await rejection(start(folder, { ...config, listen }));
+      assert.match(error.message, "listen.traffic");
+      const again = await start(folder, { ...config, listen: { peer } });
+      await until(() => asked === 2, "the request of the next one");
+      await again.baton.shutDown();
+    });
+  } finally {
+    silent.closeAllConnections();
+    silent.close();
+  }
+});
+
 test("a worker that posts its events in one endless request does not keep the host from going down", async () => {
   await inScratch(async (folder) => {
     const { baton, url } = await start(folder, { listen: { peer: "127.0.0.1:0" } });

@@ -551,6 +551,19 @@ test("without a ring, a cut that no kept batch confirms is refused", async () =>
   assert.equal(joiner.held(), upTo(52));
 });
 
+test("R4: without a ring, a connection that broke during the hold leaves no cut to be believed", async () => {
+  const { peer, joiner } = await handOff({ hasRing: false });
+  const last = peer.ring.batches[50];
+  assert.ok(last);
+  // The batch that was kept is in the cut. But that was before: another process may be there now.
+  await give(joiner, last);
+  joiner.lane.sourceDown("reset");
+  joiner.lane.sourceUp(true);
+  const error = await joiner.lane.commit(peer.lane.cut()).then(() => undefined, (e: unknown) => e);
+  assert.ok(error instanceof LaneGap && error.reason === "no_replay_endpoint");
+  assert.equal(joiner.held(), []);
+});
+
 test("kv 48: no other peer: the lane is cleared and degraded, and holds nothing false", async () => {
   const { peer, joiner } = await handOff({ hasRing: false });
   await give(joiner, batch(60, store([61])));

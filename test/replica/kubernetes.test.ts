@@ -274,8 +274,11 @@ test("410 Gone, as a status and as an event, means to list again; nobody is lost
     await until(() => urls(peers.current()).join() === "http://10.0.0.2:8082", "B");
     await until(() => kube.watchers === 1, "a watch");
     kube.set(slice("t", [one("10.0.0.3")]));
-    kube.sendError(410);
     await until(() => peers.current().length === 2, "C");
+    const lists = () => kube.requests.filter(({ query }) => !query.has("watch")).length;
+    const before = lists();
+    kube.sendError(410);
+    await until(() => lists() > before, "another list");
     assert.is(least, 1);
   });
 });
