@@ -67,6 +67,14 @@ export class LaneContent implements Work {
   #eventAt = 0;
   /** What is left of an event that is larger than a step. */
   #rest: KvEvent | undefined;
+  /**
+   * False after a copy that does not say where in the events it was made: a block that is stored
+   * again may be the one that is there already. So one removal takes all copies: whatever was counted
+   * twice would else stay for ever.
+   */
+  #countsCopies = true;
+  /** The removal at `#rest` was applied before, and goes on for further copies. */
+  #isRepeated = false;
   #logged = 0;
   /** Copies that are being made or wait for the end of a batch: nothing more is applied. */
   #copies = 0;
@@ -150,7 +158,13 @@ export class LaneContent implements Work {
   /** An exact copy; the reader's state belongs to the same moment. */
   copy(): { blocks: LaneBlocks; state: EventReaderState } {
     this.settle();
-    return { blocks: this.#index.snapshot(this.handle), state: this.#reader.state() };
+    return { blocks: this.#told(this.#index.snapshot(this.handle)), state: this.#reader.state() };
+  }
+
+  /** Copies that were not counted are not told either: one of each is there. */
+  #told(blocks: LaneBlocks): LaneBlocks {
+    if (!this.#countsCopies) blocks.copies.fill(1);
+    return blocks;
   }
 
   /**
@@ -173,7 +187,8 @@ export class LaneContent implements Work {
       const blocks = this.#index.snapshotInSlices === undefined
         ? this.#index.snapshot(this.handle)
         : await this.#index.snapshotInSlices(this.handle, pause);
-      return blocks === undefined || this.#voids !== voids ? undefined : { blocks, state, noted };
+      if (blocks === undefined || this.#voids !== voids) return undefined;
+      return { blocks: this.#told(blocks), state, noted };
     } finally {
       this.#copies -= 1;
       if (this.#ready.length > 0) this.#options.slices.submit(this, "urgent");
@@ -195,6 +210,7 @@ export class LaneContent implements Work {
     if (this.#index.loadInSlices === undefined) this.#index.load(this.handle, blocks);
     else await this.#index.loadInSlices(this.handle, blocks, pause);
     this.#cursor = cursor;
+    this.#countsCopies = cursor !== undefined || blocks.count === 0;
   }
 
   /** Forgets blocks, waiting batches and what the reader learned. */
@@ -224,6 +240,8 @@ export class LaneContent implements Work {
     this.#ready.clear();
     this.#eventAt = 0;
     this.#rest = undefined;
+    this.#isRepeated = false;
+    this.#countsCopies = true;
     this.#tellSettled();
   }
 
@@ -260,6 +278,7 @@ export class LaneContent implements Work {
     }
     if (event.kind === "engine_cleared" || event.kind === "cleared") {
       this.#reader.cleared();
+      this.#countsCopies = true;
       meters.event("cleared", "ok");
       this.#options.cleared();
       return { kind: "cleared" };
@@ -303,8 +322,13 @@ export class LaneContent implements Work {
           this.#rest = { ...event, hashes: event.hashes.subarray(done) };
           return STEP_BLOCKS;
         }
-        meters.event("removed", result.unknownBlocks > 0 ? "block_not_found" : "ok");
-        return now.hashes.length;
+        if (!this.#isRepeated) {
+          meters.event("removed", result.unknownBlocks > 0 ? "block_not_found" : "ok");
+        }
+        this.#isRepeated = !this.#countsCopies && result.applied > 0;
+        if (!this.#isRepeated) return now.hashes.length;
+        this.#rest = event;
+        return STEP_BLOCKS;
       case "cleared":
         return 1;
     }

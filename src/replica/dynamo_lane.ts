@@ -58,13 +58,19 @@ export class DynamoLane {
     }
   }
 
-  /** With unknown epoch, unknown cursor and one copy of each block: the shape tells no more. */
+  /**
+   * With unknown epoch, unknown cursor and one copy of each block: the shape tells no more. What was
+   * removed since is removed again by the events that were kept; what that takes along may be missed.
+   */
   cut(): LaneCut {
     return {
       key: this.key,
       epoch: "",
       cursor: undefined,
       decoderState: undefined,
+      ...(this.count === 0
+        ? {}
+        : { degraded: "the dump does not say where in its events it stands" }),
       blocks: {
         count: this.count,
         parents: Int32Array.from(this.#parents),

@@ -96,9 +96,15 @@ export class WantedLanes {
   } {
     const running = new Set<Promise<void>>();
     const committed = { lanes: 0, blocks: 0 };
+    // Before it is asked: what is proven later may have begun after the copy was made.
+    const unproven = new Set(
+      [...this.#wanted.values()].filter(({ lane }) =>
+        lane.state === "subscribing" || lane.state === "pending"
+      ),
+    );
     return {
       committed,
-      lane: (head) => this.#wants(head, peer, isChoosy),
+      lane: (head) => this.#wants(head, peer, isChoosy, unproven),
       commit: (cut, head) => {
         const wanted = this.#wanted.get(laneId(keyOf(head)));
         if (wanted === undefined || wanted.outcome !== "pending") return undefined;
@@ -176,7 +182,12 @@ export class WantedLanes {
     }));
   }
 
-  #wants(head: LaneLine, peer: string, isChoosy: () => boolean): boolean {
+  #wants(
+    head: LaneLine,
+    peer: string,
+    isChoosy: () => boolean,
+    unproven: ReadonlySet<Wanted>,
+  ): boolean {
     const { store, log } = this.#options;
     const key = keyOf(head);
     const wanted = this.#wanted.get(laneId(key));
@@ -208,6 +219,12 @@ export class WantedLanes {
       // The peer tells of it, and why it cannot give it.
       wanted.isRefused = true;
       wanted.reason = head.degraded;
+      return false;
+    }
+    if (head.cursor === null && head.count > 0 && unproven.has(wanted)) {
+      // A removal may have been missed between the copy and our subscription, and nothing shows it.
+      wanted.isRefused = true;
+      wanted.reason = "a dump without a cursor, and the worker's events are not proven to reach us";
       return false;
     }
     // What is there is not false, but it is not all: another peer may have all of it.

@@ -303,7 +303,39 @@ test("a replica recovers from one that only speaks Dynamo's shape, and goes on l
     });
     assert.equal(ours, theirs);
     assert.is(joiner.store.lane(key)?.cursor, 21n);
+    // Exact it is not, and it says so until its worker clears it.
+    assert.is(joiner.store.lane(key)?.state, "degraded");
   }
+  assert.is(joiner.recovery.status().lanes.partial, 2);
+  await joiner.close();
+  await source.close();
+});
+
+test("a dump without a cursor is not taken for a lane whose subscription is not proven", async () => {
+  const key = laneKey("1");
+  const source = await sourceReplica({
+    lanes: [key],
+    wrap: (app) => (request) => {
+      const headers = new Headers(request.headers);
+      headers.set("accept", "application/json");
+      return app.fetch(new Request(request.url, { headers }));
+    },
+  });
+  const theirs = source.store.lane(key);
+  if (theirs === undefined) throw new Error("no lane");
+  store(theirs, 0, 1n, 0, 30);
+  const joiner = await testReplica({
+    lanes: [key],
+    peers: [source.url],
+    config: { subscribeTimeoutMs: 10 },
+  });
+  const ours = joiner.store.lane(key);
+  // There is a source, and nothing has come from it: a removal may have been missed.
+  ours?.attach({});
+  joiner.recovery.start();
+  assert.is(await joiner.recovery.done, "degraded");
+  assert.is(ours?.blocks, 0);
+  assert.match(joiner.recovery.status().reason, /not proven to reach us/);
   await joiner.close();
   await source.close();
 });
