@@ -33,6 +33,7 @@ import {
   UNNUMBERED,
 } from "./lane_types.ts";
 import type { Slices } from "./slices.ts";
+import { PATIENT_TURN_MS } from "./turns.ts";
 
 export * from "./lane_types.ts";
 
@@ -372,7 +373,7 @@ export class Lane {
   }
 
   async #cutNow(): Promise<LaneCut | undefined> {
-    const pause = this.#options.slices.breather();
+    const pause = this.#options.slices.breather(PATIENT_TURN_MS);
     const copy = await this.#content.copyInSlices(pause, () => this.#cutHead());
     if (copy === undefined || this.#isClosed) return undefined;
     const { digests, ...head } = copy.noted;

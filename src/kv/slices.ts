@@ -43,8 +43,8 @@ export class Slices {
   }
 
   /** For work that is done in a loop of its own: a pause that gives way whenever the turn is spent. */
-  breather(): () => Promise<void> {
-    const slice = new WorkSlice(this.#clock, this.#budgetMs);
+  breather(budgetMs = this.#budgetMs): () => Promise<void> {
+    const slice = new WorkSlice(this.#clock, Math.min(budgetMs, this.#budgetMs));
     return async () => {
       const rest = slice.rest();
       if (rest !== undefined) await rest;

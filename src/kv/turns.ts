@@ -11,6 +11,8 @@ import type { Clock } from "../runtime/runtime.ts";
 
 /** Milliseconds of sliced work in a turn. */
 export const TURN_MS = 2;
+/** The same for what serves others and can take longer: a replica that gives a dump routes, too. */
+export const PATIENT_TURN_MS = 1;
 
 const turnsOf = new WeakMap<Clock, Turns>();
 

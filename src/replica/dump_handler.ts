@@ -19,6 +19,7 @@ import type { DumpMetrics } from "./dump_metrics.ts";
 import { dumpSlices } from "./dump_writer.ts";
 import { dynamoLeastBytes, dynamoSlices } from "./dynamo_writer.ts";
 import { laneId } from "../kv/lane_key.ts";
+import { PATIENT_TURN_MS } from "../kv/turns.ts";
 import { WorkSlice } from "../kv/work_slice.ts";
 import type { LaneStore, RecoverableLane } from "./lane_port.ts";
 import type { LoadProvider } from "./load_provider.ts";
@@ -121,7 +122,7 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
     const startedMs = runtime.clock.monotonic();
     let lanes = 0;
     let blocks = 0;
-    const work = new WorkSlice(runtime.clock);
+    const work = new WorkSlice(runtime.clock, PATIENT_TURN_MS);
     const source = {
       store,
       mustRest: () => work.isSpent,
