@@ -62,6 +62,7 @@ export class ApproximateIndex {
   /** By number, which is the order in which they expire. */
   readonly #decisions = new Map<number, Decision>();
   #nextNumber = 0;
+  #lastText: { readonly sequence: Sequence; readonly locals: BigUint64Array } | undefined;
   #cancelTimer: (() => void) | undefined;
   #closed = false;
 
@@ -165,7 +166,12 @@ export class ApproximateIndex {
     if ("locals" in sequence) return sequence.locals;
     if ("tokens" in sequence) return this.#index.locals(sequence.tokens, sequence);
     const { hasher, blockSize } = this.#index;
-    return hasher.chunks(sequence.text, blockSize, hasher.seed(sequence.lora, sequence.salt));
+    // A choice looks a text up, and inserts it a moment later.
+    if (this.#lastText?.sequence === sequence) return this.#lastText.locals;
+    const seed = hasher.seed(sequence.lora, sequence.salt);
+    const locals = hasher.chunks(sequence.text, blockSize, seed);
+    this.#lastText = { sequence, locals };
+    return locals;
   }
 
   #stateOf({ worker, dpRank }: Rank): LaneState {
