@@ -6,10 +6,13 @@
  */
 
 import type { Clock } from "../runtime/runtime.ts";
+import { Roster } from "./roster.ts";
 
 /** `deadlineMs` is monotonic; Infinity means none. */
 export interface Timed {
   deadlineMs: number;
+  /** Where `Deadlines` keeps it; -1 at first. */
+  deadlinePlace: number;
   /** Called at the first look after the deadline. Sets the next one, or the call is repeated. */
   onDeadline(nowMs: number): void;
 }
@@ -18,7 +21,7 @@ const LOOK_EVERY_MS = 100;
 
 export class Deadlines {
   readonly #clock: Clock;
-  readonly #items = new Set<Timed>();
+  readonly #items = new Roster<"deadlinePlace", Timed>("deadlinePlace");
   #cancel: (() => void) | undefined;
 
   constructor(clock: Clock) {

@@ -50,6 +50,8 @@ const ABSOLUTE_FORM = /^https?:\/\/([^/?#]*)(.*)$/i;
 
 export class H1Connection implements ServedConnection, SocketHandlers, Timed {
   deadlineMs: number;
+  deadlinePlace = -1;
+  place = -1;
   readonly core: TrafficCore;
   readonly remoteAddress: string;
   readonly #socket: ByteSocket;

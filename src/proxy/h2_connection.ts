@@ -15,6 +15,7 @@ import type { RequestHead } from "./http2/handlers.ts";
 import { H2_ERRORS } from "./http2/protocol.ts";
 import { type ServerHandlers, ServerSession, type ServerStream } from "./http2/server_session.ts";
 import { HOST_VALUE, REQUEST_ID } from "./request_rules.ts";
+import { Roster } from "./roster.ts";
 import { Stamper, timesInVia } from "./stamps.ts";
 import type { ServedConnection, TrafficCore } from "./traffic_core.ts";
 
@@ -30,11 +31,13 @@ const LOOK_MS = 50;
 
 export class H2Connection implements H2Owner, ServedConnection, ServerHandlers, Timed {
   deadlineMs: number;
+  deadlinePlace = -1;
+  place = -1;
   readonly core: TrafficCore;
   readonly remoteAddress: string;
   readonly #session: ServerSession;
   readonly #stamper: Stamper;
-  readonly #open = new Set<H2Exchange>();
+  readonly #open = new Roster<"place", H2Exchange>("place");
   #resetsLeft = RESET_BURST;
   #resetsAtMs: number;
   #isClosed = false;

@@ -31,12 +31,15 @@ const LAST_BYTES_MS = 2000;
 export interface H2Owner {
   readonly core: TrafficCore;
   readonly remoteAddress: string;
-  /** The stream is closed. `wasGivenUp`: before its answer was complete, or by an error. */
+  /** The stream is closed. `wasGivenUp`: by the client, before its answer was complete. */
   ended(exchange: H2Exchange, wasGivenUp: boolean): void;
 }
 
 export class H2Exchange implements Served, StreamHandlers, Timed {
   deadlineMs = Infinity;
+  deadlinePlace = -1;
+  /** Where its connection keeps it. */
+  place = -1;
   readonly requestId: string;
   readonly method: string;
   readonly target: string;
@@ -205,10 +208,10 @@ export class H2Exchange implements Served, StreamHandlers, Timed {
     this.sink?.onClientDrain();
   }
 
-  close(code: number): void {
+  close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    const wasGivenUp = code !== H2_ERRORS.none || !this.finished;
+    const wasGivenUp = !this.finished;
     this.deadlineMs = Infinity;
     this.#owner.core.deadlines.remove(this);
     this.#abandon();

@@ -64,6 +64,7 @@ export class H2Forwarder {
 
 class H2Relay implements RequestSink, ClientStreamHandlers, Timed {
   deadlineMs = Infinity;
+  deadlinePlace = -1;
   readonly #engine: H2Forwarder;
   readonly #deadlines: Deadlines;
   readonly #exchange: ClientSide;

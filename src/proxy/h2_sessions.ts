@@ -20,6 +20,7 @@ export interface H2SessionOptions {
 /** A session and how often it was used: a fresh one is never stale. */
 export class H2Session implements Timed {
   deadlineMs = Infinity;
+  deadlinePlace = -1;
   uses = 0;
   readonly session: ClientSession;
 

@@ -7,6 +7,7 @@
  */
 
 import type { Address } from "../runtime/runtime.ts";
+import { Roster } from "./roster.ts";
 
 /** What a lease is held for: a plain exchange, an answer that streams, or an upgraded connection. */
 export type LeaseKind = "request" | "stream" | "tunnel";
@@ -67,12 +68,7 @@ export class Target {
   #connectFailures = 0;
   #failureListeners: ((failures: number, error: unknown) => void)[] = [];
   #cutListeners: ((lease: Lease, failure: string) => void)[] = [];
-  /**
-   * Each lease knows its place, so that both ends are O(1). Not a Set: its tables, outgrown a
-   * thousand times a second, point to their successors, and one that has grown old keeps all that
-   * came after it, with its leases and their exchanges, from the young collection.
-   */
-  readonly #leases: CountedLease[] = [];
+  readonly #leases = new Roster<"place", CountedLease>("place");
   /** Set by `onLease`. */
   leaseListener: LeaseListener | undefined;
   #remote: RemoteLeases | undefined;
@@ -110,7 +106,7 @@ export class Target {
   claim(requestId: string, nowMs: number, kind: LeaseKind = "request"): Lease | undefined {
     if (this.#retired) return undefined;
     const lease = new CountedLease(this, requestId, nowMs, kind, this.#release);
-    lease.place = this.#leases.push(lease) - 1;
+    this.#leases.add(lease);
     this.leaseListener?.(lease, undefined, kind);
     return lease;
   }
@@ -120,7 +116,7 @@ export class Target {
     if (this.#drained !== undefined) return this.#drained;
     this.#retired = true;
     this.#drained = new Promise((resolve) => {
-      if (this.#leases.length === 0) resolve();
+      if (this.#leases.size === 0) resolve();
       else this.#resolveDrained = resolve;
     });
     for (const listener of this.#idleListeners.splice(0)) listener();
@@ -178,7 +174,7 @@ export class Target {
 
   /** Open leases of every kind. */
   get leases(): number {
-    return this.#leases.length + (this.#remote?.count ?? 0);
+    return this.#leases.size + (this.#remote?.count ?? 0);
   }
 
   /** Open leases of one kind. */
@@ -190,7 +186,7 @@ export class Target {
 
   /** The open leases, oldest first: what a drain report lists. */
   open(): Lease[] {
-    const own = this.#leases.toSorted((one, other) => one.since - other.since);
+    const own = [...this.#leases].sort((one, other) => one.since - other.since);
     return [...own, ...this.#remote?.open() ?? []];
   }
 
@@ -198,13 +194,9 @@ export class Target {
     if (failure !== undefined) {
       for (const listener of this.#cutListeners) listener(lease, failure);
     }
-    const last = this.#leases.pop();
-    if (last !== undefined && last !== lease) {
-      this.#leases[lease.place] = last;
-      last.place = lease.place;
-    }
+    this.#leases.delete(lease);
     this.leaseListener?.(lease, lease.kind, undefined);
-    if (this.#leases.length === 0 && this.#resolveDrained !== undefined) {
+    if (this.#leases.size === 0 && this.#resolveDrained !== undefined) {
       this.#resolveDrained();
       this.#resolveDrained = undefined;
     }
@@ -218,7 +210,7 @@ class CountedLease implements Lease {
   cut?: (reason: string) => void;
   warn?: () => void;
   /** Where its target keeps it. */
-  place = 0;
+  place = -1;
   #kind: LeaseKind;
   #onRelease: ((lease: CountedLease, failure: string | undefined) => void) | undefined;
 

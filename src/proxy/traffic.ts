@@ -30,6 +30,7 @@ import { isToken } from "./head.ts";
 import { DEFAULT_LIMITS, type Limits } from "./limits.ts";
 import { ALLOWED } from "./own_answer.ts";
 import { exchangeRequest } from "./request.ts";
+import { Roster } from "./roster.ts";
 import type { Routes, Service } from "./routes.ts";
 import { StartHold } from "./start_hold.ts";
 import type { Timeouts } from "./timeouts.ts";
@@ -137,7 +138,7 @@ class Traffic implements TrafficServer, TrafficCore {
   draining = false;
   inflight = 0;
   readonly #options: TrafficOptions;
-  readonly #connections = new Set<ServedConnection>();
+  readonly #connections = new Roster<"place", ServedConnection>("place");
   readonly #parsers: SharedParser[] = [];
   readonly #accessLog: AccessLog;
   readonly #ownPaths: ReadonlySet<string>;
@@ -390,7 +391,7 @@ class Traffic implements TrafficServer, TrafficCore {
 
   drain(): void {
     this.draining = true;
-    for (const connection of this.#connections) connection.announceEnd?.();
+    for (const connection of [...this.#connections]) connection.announceEnd?.();
   }
 
   async close(): Promise<void> {

@@ -22,6 +22,8 @@ export interface Served extends ClientSide, AccessEntry {
 
 /** A client's connection as the core sees it. */
 export interface ServedConnection {
+  /** Where the traffic listener keeps it; -1 at first. */
+  place: number;
   /** Closes when nothing is owed; else after the present answers. */
   shut(): void;
   /** Cuts it, whatever is on it. */

@@ -22,6 +22,7 @@ export interface TunnelOptions {
 
 export class Tunnel implements Timed {
   deadlineMs = Infinity;
+  deadlinePlace = -1;
   /** What the client's connection pushes into, and what the target's does. */
   readonly client: TunnelEnd;
   readonly upstream: TunnelEnd;

@@ -29,6 +29,7 @@ const CLOSED = 3;
 
 export class UpstreamConnection implements SocketHandlers, Timed {
   deadlineMs = Infinity;
+  deadlinePlace = -1;
   /** Requests that were sent on it before the present one. */
   uses = 0;
   readonly #socket: ByteSocket;
@@ -184,7 +185,7 @@ export class UpstreamPool {
   readonly #options: UpstreamOptions;
   readonly #target: Target;
   readonly #idle: UpstreamConnection[] = [];
-  readonly #all = new Set<UpstreamConnection>();
+  #open = 0;
   #isWary = false;
 
   constructor(target: Target, options: UpstreamOptions) {
@@ -208,7 +209,7 @@ export class UpstreamPool {
   async connect(timeoutMs: number): Promise<UpstreamConnection> {
     const socket = await this.#options.net.connect(this.#target.address, { timeoutMs });
     const connection = new UpstreamConnection(socket, this);
-    this.#all.add(connection);
+    this.#open += 1;
     return connection;
   }
 
@@ -229,7 +230,7 @@ export class UpstreamPool {
   }
 
   closed(connection: UpstreamConnection): void {
-    this.#all.delete(connection);
+    this.#open -= 1;
     this.deadlines.remove(connection);
   }
 
@@ -243,7 +244,7 @@ export class UpstreamPool {
   }
 
   get open(): number {
-    return this.#all.size;
+    return this.#open;
   }
 
   get idle(): number {
