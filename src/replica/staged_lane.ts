@@ -13,7 +13,8 @@ import { LaneDigest } from "./lane_digest.ts";
 /** Letters of decoder text in a lane at most: so many, and so many more for each block. */
 const MAX_DECODER_TEXT = 4 * 1024 * 1024;
 const MAX_DECODER_TEXT_PER_BLOCK = 64;
-const FIRST_ROWS = 1024;
+/** Rows that there is room for at first, some 600 KiB; then four times what has arrived at most. */
+const FIRST_ROWS = 16_384;
 /** Keys follow from locals and parents; the index computes them and never takes a peer's. */
 export const NO_KEYS = new BigUint64Array(0);
 
@@ -182,7 +183,7 @@ export class StagedLane {
   }
 
   #grow(least: number): void {
-    const size = Math.min(this.head.count, Math.max(least, FIRST_ROWS, this.#parents.length * 2));
+    const size = Math.min(this.head.count, Math.max(least, FIRST_ROWS, this.#parents.length * 4));
     const engines = new BigUint64Array(size);
     engines.set(this.#engines);
     this.#engines = engines;
