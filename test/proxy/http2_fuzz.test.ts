@@ -1,6 +1,5 @@
 /**
  * Strangers that send frames in any order, and go in the middle: nothing breaks and nothing is left.
- * Where HTTP/2 is not for strangers (Deno) the same bytes must not harm either.
  */
 
 import { Buffer } from "node:buffer";
@@ -105,6 +104,43 @@ test("four hundred connections of random frames leave no lease and no connection
     client.send("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n");
     assert.is(statusOf(await client.until("ok")), 200);
     client.destroy();
+  });
+});
+
+test("connections that go wrong at a random byte end, and only they do", async () => {
+  const random = randomFrom(9113);
+  await withProxy({}, async (proxy) => {
+    const plain = Buffer.concat([
+      frame(HEADERS, 4, 1, literals([[":method", "POST"], ...GET_FIELDS.slice(1)])),
+      frame(DATA, 8, 1, Buffer.from([2, 1, 1, 1, 0, 0])),
+      frame(HEADERS, 5, 1, literals([["x-trailer", "1"]])),
+      frame(SETTINGS, 0, 0, Buffer.from([0, 4, 0, 1, 0, 0, 0, 1, 0, 0, 0, 100])),
+      frame(HEADERS, 0, 3, literals(GET_FIELDS.slice(0, 2))),
+      frame(9, 4, 3, literals(GET_FIELDS.slice(2))),
+      frame(DATA, 1, 3, Buffer.alloc(100)),
+      frame(8, 0, 0, u32(1000)),
+      frame(HEADERS, 0x25, 5, Buffer.concat([Buffer.alloc(5), literals(GET_FIELDS)])),
+      frame(PING, 0, 0, Buffer.alloc(8)),
+    ]);
+    for (let round = 0; round < 60; round++) {
+      const clients = Array.from({ length: 10 }, () => {
+        const bytes = Buffer.from(plain);
+        for (let flips = 1 + random(4); flips > 0; flips--) {
+          bytes[random(bytes.length)] = random(256);
+        }
+        const client = new FrameClient(proxy.port).hello();
+        const cut = random(bytes.length);
+        client.send(bytes.subarray(0, cut));
+        setTimeout(() => client.send(bytes.subarray(cut)), random(3));
+        return client;
+      });
+      // Another connection is answered meanwhile.
+      const good = new FrameClient(proxy.port).hello().ask(1, GET_FIELDS);
+      await good.until("an answer", ({ type }) => type === HEADERS);
+      for (const client of [...clients, good]) client.destroy();
+    }
+    await eventually("no connection is left", () => proxy.server.connections === 0);
+    await eventually("nothing is in flight", () => proxy.server.inflight === 0);
   });
 });
 

@@ -27,6 +27,9 @@ import {
 } from "./session.ts";
 import { Stream, type StreamHome } from "./stream.ts";
 
+/** What a request of ours earns a target: it may refuse it, or answer before it is complete. */
+const CREDITS_A_REQUEST = 3;
+
 /** A request as it is sent. */
 export interface OutgoingRequest {
   readonly method: string;
@@ -129,6 +132,7 @@ export class ClientSession extends Session<ClientStream> {
     if (request.acceptsTrailers) encoder.teTrailers(out);
     out.endBlock(at, request.isComplete ? END_STREAM : 0, id);
     stream.hasSentEnd = request.isComplete;
+    this.earn(CREDITS_A_REQUEST);
     this.flushSoon();
     return stream;
   }

@@ -45,6 +45,8 @@ export interface ServerSessionOptions extends SessionOptions {
 export class ServerSession extends Session<ServerStream> {
   protected readonly isClient = false;
   protected lastTaken = 0;
+  /** The highest number that the client has used, also of those that were not taken. */
+  #highest = 0;
   readonly #handlers: ServerHandlers;
   readonly #mostStreams: number;
   #prefaceAt = 0;
@@ -84,7 +86,7 @@ export class ServerSession extends Session<ServerStream> {
   }
 
   protected isIdle(id: number): boolean {
-    return id % 2 === 0 || id > this.lastTaken;
+    return id % 2 === 0 || id > this.#highest;
   }
 
   protected mayHaveData(): boolean {
@@ -100,15 +102,19 @@ export class ServerSession extends Session<ServerStream> {
     const stream = this.open.get(id);
     if (stream !== undefined) return this.#takeTrailers(stream, flags);
     if (id % 2 === 0) throw new ConnectionError(H2_ERRORS.protocol, `a client's stream ${id}`);
-    if (id <= this.lastTaken) {
+    if (id <= this.#highest) {
       const wasReset = this.stray(id);
       if (wasReset === true) return;
       // Numbers that were left out count as used (RFC 9113 section 5.1.1).
       const code = wasReset === false ? H2_ERRORS.streamClosed : H2_ERRORS.protocol;
       throw new ConnectionError(code, `HEADERS on the closed stream ${id}`);
     }
+    this.#highest = id;
     // What comes after the last stream that our GOAWAY named is not answered (section 6.8).
-    if (this.isClosing) return this.spend();
+    if (this.isClosing) {
+      this.closed.add(id, true);
+      return this.spend();
+    }
     this.lastTaken = id;
     this.#takeRequest(id, (flags & END_STREAM) !== 0);
   }

@@ -404,8 +404,10 @@ export abstract class Session<S extends Stream> implements SocketHandlers, Frame
   /** A frame of a stream that is not open; answers whether it may have crossed a reset of ours. */
   protected stray(id: number): boolean | undefined {
     if (this.isIdle(id)) throw new ConnectionError(H2_ERRORS.protocol, `stream ${id} is idle`);
-    this.spend();
-    return this.closed.wasResetByUs(id);
+    const wasReset = this.closed.wasResetByUs(id);
+    // What crosses a reset is bounded by the windows.
+    if (wasReset !== true) this.spend();
+    return wasReset;
   }
 
   /** Counts a frame that is of no use to anybody. */

@@ -122,7 +122,7 @@ export class Stream {
 
   /**
    * There may be room: sends one frame of what is queued, and when nothing is left does what waited
-   * for that. Answers whether more could be sent at once.
+   * for that. Answers whether it still waits for others than its own window.
    */
   sendSome(): boolean {
     if (this.isClosed) return false;
@@ -135,7 +135,7 @@ export class Stream {
       this.#queuedBytes -= sent;
       if (sent === first.length) this.#queue.shift();
       else this.#queue[0] = first.subarray(sent);
-      if (this.#queuedBytes > 0) return sent === piece.length && this.sendWindow > 0;
+      if (this.#queuedBytes > 0) return this.sendWindow > 0;
     }
     if (this.#breakCode !== undefined) this.reset(this.#breakCode);
     else if (this.#isEnding) {
