@@ -184,8 +184,10 @@ test("a start that fails leaves nothing listening and the folder free", async ()
 test("kv 39: a start that fails and a stop in the middle of a recovery leave the peer port free", async () => {
   // A peer whose dump never comes to its end.
   let asked = 0;
+  let left = 0;
   const silent = http.createServer((_, response) => {
     asked += 1;
+    response.on("close", () => (left += 1));
     response.writeHead(200, { "content-type": "application/x-ndjson" }).write(" ");
   });
   await new Promise<void>((resolve) => silent.listen(0, "127.0.0.1", () => resolve()));
@@ -195,13 +197,18 @@ test("kv 39: a start that fails and a stop in the middle of a recovery leave the
       const pool = { model: "m", blockSize: 16, workers: [{ id: "0", url: "http://127.0.0.1:9" }] };
       const config = {
         services: { chat: { mount: "/v1", pool } },
-        replica: { peers: [`http://127.0.0.1:${port}`], subscribeTimeoutMs: 0 },
+        replica: {
+          peers: [`http://127.0.0.1:${port}`],
+          subscribeTimeoutMs: 0,
+          idleTimeoutMs: 120_000,
+        },
       };
       const first = await start(folder, { ...config, listen: { peer: "127.0.0.1:0" } });
       const peer = new URL(first.url("peer")).host;
       await until(() => asked === 1, "the request");
       assert.is(first.baton.lifecycle.ready, false);
       await first.baton.shutDown();
+      await until(() => left === 1, "the end of the transfer");
       // The admin and peer listeners come before the traffic listener, whose port is taken.
       const listen = { peer, traffic: `127.0.0.1:${port}` };
       const error = await rejection(start(folder, { ...config, listen }));

@@ -234,12 +234,6 @@ test("a name is looked up: whoever listens behind it is the peer", async () => {
     await until(() => isReady(second), "the second one");
     const { state, blocks } = await recovery(second);
     assert.equal([state, blocks], ["recovered", 4]);
-    const nobody = await world.baton({
-      services: pool([worker]),
-      replica: { peers: { dns: "no-such-name.invalid", port } },
-    });
-    await until(() => isReady(nobody), "one without peers");
-    assert.is((await recovery(nobody)).state, "empty_bootstrap");
   });
 });
 
