@@ -371,6 +371,22 @@ test("kv 53: only lanes of the catalogue are written, and only when they can be 
   assert.is(cuts.some((cut) => cut.key.worker === "0"), false);
 });
 
+test("a slice ends early when the turn is spent, and the dump is the same", async () => {
+  const store = new Shelf([makeCut(keyOf("0"), 1000, { chain: 100 })]);
+  let asked = 0;
+  const sizes: number[] = [];
+  const pieces: string[] = [];
+  const source = { store, replica: "r1", nowMs: 0, mustRest: () => ++asked % 2 === 0 };
+  for await (const slice of dumpSlices(source)) {
+    sizes.push(slice.buffer.byteLength);
+    pieces.push(decoder.decode(slice));
+  }
+  assert.is(asked, Math.ceil(1000 / 64));
+  assert.ok(pieces.length > asked / 2);
+  assert.ok(Math.max(...sizes) < 8192, "short slices do not keep large buffers");
+  assert.is(pieces.join(""), decoder.decode(await write(store)));
+});
+
 test("a dump of many blocks comes in slices, none of which takes long", async () => {
   const store = new Shelf([makeCut(keyOf("0"), 200_000, { chain: 50_000 })]);
   let largest = 0;
