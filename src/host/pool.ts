@@ -221,6 +221,7 @@ function workerStatus(
       epoch: lane.epoch,
       cursor: lane.cursor?.toString(),
       blocks: lane.blocks,
+      ...(lane.lastError === undefined ? {} : { lastError: lane.lastError }),
     })),
   };
 }

@@ -5,7 +5,7 @@ import * as assert from "uvu/assert";
 import { FakeEngine } from "../support/fake_engine.ts";
 import { runtime } from "../support/runtime.ts";
 import { until } from "../support/scratch.ts";
-import { tokens, withPool, type World } from "./pool_world.ts";
+import { MODEL, tokens, withPool, type World } from "./pool_world.ts";
 
 const COUNT = 3;
 
@@ -148,6 +148,34 @@ test("what an engine published before Baton was there comes by its replay", asyn
   } finally {
     await engine.close();
   }
+});
+
+test("a worker without a socket posts its events; without numbers its lane says why it is degraded", async () => {
+  await withPool(1, async ({ baton, pool }) => {
+    const post = async (...lines: Record<string, unknown>[]): Promise<void> => {
+      const body = lines
+        .map((line) => JSON.stringify({ worker: "w0", model: MODEL, block_size: 16, ...line }))
+        .join("\n");
+      const response = await fetch(`${baton.peer}/events`, { method: "POST", body });
+      assert.equal(await response.json(), {
+        accepted: lines.length,
+        refused: [],
+        refused_count: 0,
+      });
+    };
+    const lane = async () => (await pool())[0]?.lanes[0];
+    const stored = { event_type: "stored", seq_hashes: [1], tokens_hashes: [2] };
+    await post(stored);
+    await until(async () => (await lane())?.blocks === 1, "the block");
+    assert.equal(await lane().then((row) => [row?.state, row?.lastError, row?.cursor]), [
+      "degraded",
+      "its events carry no numbers",
+      undefined,
+    ]);
+    await post({ event_type: "cleared" }, stored);
+    await until(async () => (await lane())?.state === "live", "the clear");
+    assert.is((await lane())?.lastError, undefined);
+  }, { silent: true });
 });
 
 test.run();

@@ -20,7 +20,12 @@ export interface WorkerStatus {
   readonly full: boolean;
   readonly leases: number;
   readonly load: { readonly requests: number };
-  readonly lanes: readonly { readonly state: string; readonly blocks: number }[];
+  readonly lanes: readonly {
+    readonly state: string;
+    readonly cursor?: string;
+    readonly blocks: number;
+    readonly lastError?: string;
+  }[];
 }
 
 export interface World {
