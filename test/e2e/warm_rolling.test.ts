@@ -29,8 +29,10 @@ import { inScratch, until } from "../support/scratch.ts";
 
 const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** 320 tokens (one a byte) that begin like no other prompt. */
-const promptOf = (n: number): string => `${n}:`.repeat(320).slice(0, 320);
+/** So many that who holds them outweighs all other clients' requests. */
+const PROMPT_TOKENS = 1600;
+/** As many tokens (one a byte), which begin like no other prompt. */
+const promptOf = (n: number): string => `${n}:`.repeat(PROMPT_TOKENS).slice(0, PROMPT_TOKENS);
 
 interface Answer {
   readonly status: number;
@@ -64,6 +66,8 @@ async function ask(url: string, prompt: string, stream: boolean, id: string): Pr
 /** Clients that ask one request after the other until they are told to stop. */
 class Clients {
   readonly failures: string[] = [];
+  /** Answers whose prompt was not in the cache of the worker that was chosen. */
+  misses = 0;
   asked = 0;
   #isOn = true;
   readonly #ended: Promise<unknown>;
@@ -74,8 +78,14 @@ class Clients {
         const prompt = prompts[(turn * count + name) % prompts.length] ?? "";
         this.asked += 1;
         try {
-          const { status } = await ask(url, prompt, turn % 2 === 0, `load-${name}-${turn}`);
+          const { status, cached } = await ask(
+            url,
+            prompt,
+            turn % 2 === 0,
+            `load-${name}-${turn}`,
+          );
           if (status !== 200) this.failures.push(`status ${status}`);
+          else if (cached < PROMPT_TOKENS) this.misses += 1;
         } catch (error) {
           this.failures.push(String(error));
         }
@@ -181,6 +191,7 @@ async function swapped(
   await clients.stop();
   assert.equal(clients.failures, [], "no request failed");
   assert.is(executions(workers, "load-"), clients.asked);
+  assert.is(clients.misses, 0, "each went where its prompt was, before and after");
 
   const recovery = await recoveryOf(two.adminPort) as RecoveryReport;
   assert.is(recovery.state, "recovered");
@@ -199,7 +210,7 @@ async function swapped(
   for (const [n, prompt] of prompts.entries()) {
     const answer = await ask(router.url, prompt, n % 2 === 0, `after-${n}`);
     assert.is(answer.from, `r1#${two.generation}`);
-    assert.is(answer.cached, 320, `prompt ${n} is where it was`);
+    assert.is(answer.cached, PROMPT_TOKENS, `prompt ${n} is where it was`);
   }
 
   held[0]?.end("not cut");
@@ -219,7 +230,7 @@ async function swapped(
     (it) => it.generation > two.generation && it.role === "current" && it.ready,
   );
   assert.is((await recoveryOf(again.adminPort))?.state, "recovered");
-  assert.is((await ask(router.url, prompts[0] ?? "", false, "again")).cached, 320);
+  assert.is((await ask(router.url, prompts[0] ?? "", false, "again")).cached, PROMPT_TOKENS);
 }
 
 const LANES = 8;

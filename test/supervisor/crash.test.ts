@@ -1,3 +1,4 @@
+import process from "node:process";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { type Harness, pause, until, withHarness } from "./harness.ts";
@@ -150,6 +151,34 @@ test(
     await h.publish("v2", { id: "two", binaryName: "devshard" });
     await h.serves("v2", "two");
     assert.is(h.supervisor.generations()[0]?.port, 61_210);
+  }),
+);
+
+test(
+  "a new build that is killed before it is ready is tried again, for as many times as one that is slow",
+  withHarness({
+    config: { readyAttempts: 2, retryBackoffMs: 20, retryBackoffMaxMs: 20 },
+  }, async (h) => {
+    await h.publish("v1", { id: "one" });
+    await h.serves("v1", "one");
+    const bad = await h.publish("v1", { id: "two", neverReady: true, unreadyAs: "initializing" });
+    for (let attempt = 2; attempt <= 3; attempt += 1) {
+      const starting = () =>
+        h.supervisor.generations().find((one) =>
+          one.number === attempt && one.phase === "starting" && one.process !== undefined
+        );
+      await until(() => starting() !== undefined);
+      // As the kernel does when memory is short.
+      process.kill(starting()?.process?.pid ?? 0, "SIGKILL");
+      await until(() => h.supervisor.generations().every((one) => one.number !== attempt));
+    }
+    const failures = () =>
+      h.events.since(0).filter((one) => one.kind === "rollout_failed" && one.sha256 === bad.sha256);
+    await until(() => failures().length === 2);
+    assert.equal(failures().map((one) => one.class), ["crash", "crash"]);
+    assert.equal(failures().map((one) => one.retryInMs === undefined), [false, true]);
+    assert.match((await h.get("/v1/who")).text, /^one /);
+    assert.equal(h.supervisor.list()[0]?.generations.map((one) => one.generation), [1]);
   }),
 );
 

@@ -29,6 +29,7 @@ export interface LoopOptions {
   readonly importLoad?: (records: readonly unknown[]) => void;
   readonly readToken?: () => Promise<string>;
   readonly replica?: string;
+  readonly predecessors?: readonly string[];
 }
 
 export class Loop {
@@ -93,6 +94,7 @@ export class Loop {
       ...(options.workersListed === undefined ? {} : { workersListed: options.workersListed }),
       ...(options.importLoad === undefined ? {} : { importLoad: options.importLoad }),
       ...(options.readToken === undefined ? {} : { readToken: options.readToken }),
+      ...(options.predecessors === undefined ? {} : { predecessors: options.predecessors }),
     });
     this.recovery.done.then(
       (state) => (this.ended = state),
