@@ -121,7 +121,7 @@ export class ClientSession extends Session<ClientStream> {
     const id = this.#nextId;
     this.#nextId += 2;
     const stream = new ClientStream(this, id, this.peer.windowBytes, request.method, handlers);
-    this.open.set(id, stream);
+    this.open.add(stream);
     const at = out.beginBlock();
     encoder.begin(out);
     encoder.pseudo(out, ":method", request.method);
@@ -157,7 +157,7 @@ export class ClientSession extends Session<ClientStream> {
   /** Streams above the last that was taken are known not to have been (RFC 9113 section 6.8). */
   protected takeGoaway(last: number): void {
     this.#isGoingAway = true;
-    for (const stream of [...this.open.values()]) {
+    for (const stream of this.open.all()) {
       if (stream.id > last) stream.finish(H2_ERRORS.refusedStream);
     }
     if (this.open.size === 0) this.closeGently();

@@ -130,7 +130,7 @@ export class ServerSession extends Session<ServerStream> {
     });
     stream.hasEnded = isComplete;
     if (request.length >= 0) stream.bytesToCome = request.length;
-    this.open.set(id, stream);
+    this.open.add(stream);
     this.#handlers.stream(stream, request);
   }
 

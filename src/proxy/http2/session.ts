@@ -41,6 +41,7 @@ import {
 } from "./protocol.ts";
 import { ReceiveWindow } from "./receive_window.ts";
 import type { Stream, StreamHome } from "./stream.ts";
+import { StreamTable } from "./stream_table.ts";
 
 /** What a stream may be ahead of its reader. */
 export const STREAM_WINDOW_BYTES = 128 * 1024;
@@ -77,7 +78,7 @@ export interface SessionOptions {
 export abstract class Session<S extends Stream> implements SocketHandlers, FrameSink, StreamHome {
   isOpen = true;
   isReading = false;
-  protected readonly open = new Map<number, S>();
+  protected readonly open = new StreamTable<S>();
   protected readonly out = new FrameWriter();
   protected readonly encoder = new HpackEncoder();
   protected readonly decoder: HpackDecoder;
@@ -222,7 +223,7 @@ export abstract class Session<S extends Stream> implements SocketHandlers, Frame
   }
 
   #finishAll(code: number): void {
-    for (const stream of [...this.open.values()]) stream.finish(code);
+    for (const stream of this.open.all()) stream.finish(code);
   }
 
   /** FIN after what is queued, and a moment for the other side to read it. */
@@ -365,7 +366,7 @@ export abstract class Session<S extends Stream> implements SocketHandlers, Frame
     this.encoder.resize(this.peer.headerTableBytes);
     const change = this.peer.windowBytes - before;
     if (change !== 0) {
-      for (const stream of this.open.values()) {
+      for (const stream of this.open.all()) {
         stream.sendWindow += change;
         if (stream.sendWindow > MOST_31_BITS) throw tooMuch();
         if (stream.waits) this.#waiting.add(stream);
