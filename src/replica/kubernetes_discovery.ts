@@ -6,7 +6,14 @@ import type { Log } from "../observe/log.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import { KubeClient, KubeStatus } from "./kube_client.ts";
 import { type KubeObject, KubeWatch } from "./kube_watch.ts";
-import { type Discovery, familyOf, PeerSet, peerUrl, type PeerView } from "./peer_view.ts";
+import {
+  type Discovery,
+  familyOf,
+  NoListingYet,
+  PeerSet,
+  peerUrl,
+  type PeerView,
+} from "./peer_view.ts";
 
 export interface KubernetesDiscoveryOptions {
   readonly runtime: Pick<Runtime, "clock" | "random" | "files" | "http" | "env">;
@@ -25,8 +32,8 @@ export interface KubernetesDiscoveryOptions {
   readonly self: string | undefined;
 }
 
-/** There is no Service of the configured name, so there can never be a listing. */
-export class PeerServiceMissing extends Error {
+/** There is no Service of the configured name. It may be made after us. */
+export class PeerServiceMissing extends NoListingYet {
   override readonly name = "PeerServiceMissing";
 }
 
@@ -41,8 +48,14 @@ export function kubernetesDiscovery(options: KubernetesDiscoveryOptions): Discov
   const start = async (): Promise<void> => {
     const namespace = await findNamespace(options);
     const client = new KubeClient({ runtime, ...peers });
+    if (watch === undefined) await firstListing(client, namespace);
+    // A Service without endpoints has a slice, an empty one; no slice at all is suspicious.
+    if (set.current.length === 0) await mustExist(client, namespace);
+  };
+
+  const firstListing = async (client: KubeClient, namespace: string): Promise<void> => {
     let listed: () => void = () => {};
-    const firstListing = new Promise<void>((resolve) => {
+    const isListed = new Promise<void>((resolve) => {
       listed = resolve;
     });
     watch = new KubeWatch({
@@ -55,9 +68,7 @@ export function kubernetesDiscovery(options: KubernetesDiscoveryOptions): Discov
       onListed: () => listed(),
     });
     void watch.run();
-    await firstListing;
-    // A Service without endpoints has a slice, an empty one; no slice at all is suspicious.
-    if (set.current.length === 0) await mustExist(client, namespace);
+    await isListed;
   };
 
   const mustExist = async (client: KubeClient, namespace: string): Promise<void> => {

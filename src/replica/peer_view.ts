@@ -14,8 +14,16 @@ export interface PeerView {
   readonly terminating: boolean;
 }
 
+/** There is nothing to list yet. */
+export class NoListingYet extends Error {
+  override readonly name: string = "NoListingYet";
+}
+
 export interface Discovery {
-  /** Begins to look. Resolves after the first complete listing; rejects if there can never be one. */
+  /**
+   * Begins to look. Resolves after the first complete listing. Rejects with `NoListingYet` when there
+   * is none to be had now (call it again later), and with another error if there can never be one.
+   */
   start(): Promise<void>;
   stop(): void;
   /** The members now, never ourselves, each once, in the order of their URLs. */

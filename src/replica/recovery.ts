@@ -18,7 +18,7 @@ import { Backoff } from "./backoff.ts";
 import { fetchDump, type FetchOutcome } from "./fetch_dump.ts";
 import type { LaneStore, RecoverableLane } from "./lane_port.ts";
 import type { LoadProvider } from "./load_provider.ts";
-import { type Discovery, isCandidate } from "./peer_view.ts";
+import { type Discovery, isCandidate, NoListingYet } from "./peer_view.ts";
 import { RecoveryLedger } from "./recovery_ledger.ts";
 import type { RecoveryMetrics } from "./recovery_metrics.ts";
 import { RecoveryPatience, TurnOver } from "./recovery_patience.ts";
@@ -79,6 +79,8 @@ const MAX_LANE_FILTER = 32;
 const SHORT_WAIT_MS = 2000;
 /** How long lanes may still replay after the last peer was asked, before readiness goes ahead. */
 const REPLAY_GRACE_MS = 5000;
+/** Until what lists the peers is looked for again. */
+const LISTING_RETRY_MS = 2000;
 const NEVER_LISTED = "peers or workers were never listed";
 
 interface Asked {
@@ -184,7 +186,7 @@ class PeerRecovery implements Recovery {
     store.holdAll(limits);
     patience.arm();
     const hasEarly = predecessors !== undefined && predecessors.length > 0;
-    const listing = discovery.start();
+    const listing = this.#listPeers();
     // If it is not waited for yet, or never, its failure is nobody's error.
     listing.catch(() => {});
     // Without a listing nobody is known to be absent: only the budget ends this wait.
@@ -209,6 +211,21 @@ class PeerRecovery implements Recovery {
     if (this.#candidates().size === 0) return this.#startEmpty("no peer is a candidate");
     if (lanes.size > 0 && !hasEarly) await this.#subscribed(patience);
     return await this.#cycles(patience, lanes);
+  }
+
+  /** The first listing of peers. What lists them may come later than we do: that is waited for. */
+  async #listPeers(): Promise<void> {
+    const { discovery, runtime, log } = this.#options;
+    for (;;) {
+      try {
+        return await discovery.start();
+      } catch (error) {
+        if (!(error instanceof NoListingYet) || this.#ledger.hasEnded) throw error;
+        if (this.#ledger.state === "listing") this.#ledger.become("listing", error.message);
+        log.error("peers_not_listed", { error, retryMs: LISTING_RETRY_MS });
+        await new Promise<void>((resolve) => runtime.clock.after(LISTING_RETRY_MS, resolve));
+      }
+    }
   }
 
   /**

@@ -394,7 +394,7 @@ test("a server that ends every watch at once is not asked in a loop", async () =
   });
 });
 
-test("kv 30: no such Service: the start fails at once, and says which one", async () => {
+test("kv 30: no such Service: the listing fails at once, and says which one", async () => {
   await rig(async ({ kube, discovery }) => {
     kube.services.clear();
     let error: unknown;
@@ -427,6 +427,31 @@ test("a replica finds its peer by EndpointSlices and recovers from it", async ()
       discovery: discovery({ self: "127.0.0.7" }),
     });
     joiner.recovery.start();
+    assert.is(await joiner.recovery.done, "recovered");
+    const ours = joiner.store.lane(laneKey("0"));
+    assert.equal(ours && contentOf(ours), contentOf(lane));
+    await joiner.close();
+    await source.close();
+  });
+});
+
+test("a replica that is there before the peers' Service says so, and recovers once it is there", async () => {
+  await rig(async ({ kube, discovery }) => {
+    kube.services.clear();
+    const source = await sourceReplica({ lanes: [laneKey("0")] });
+    const lane = source.store.lane(laneKey("0"));
+    if (lane === undefined) throw new Error("no lane");
+    store(lane, 0, 1n, 0, 50);
+    const joiner = await testReplica({
+      lanes: [laneKey("0")],
+      discovery: discovery({ self: "127.0.0.7" }),
+    });
+    joiner.recovery.start();
+    await until(() => /no Service "peers"/.test(joiner.recovery.status().reason), "the reason");
+    assert.is(joiner.recovery.status().state, "listing");
+    kube.services.add("peers");
+    const ports = [{ name: "peer", port: Number(new URL(source.url).port) }];
+    kube.set(slice("s", [one("127.0.0.1")], { ports }));
     assert.is(await joiner.recovery.done, "recovered");
     const ours = joiner.store.lane(laneKey("0"));
     assert.equal(ours && contentOf(ours), contentOf(lane));
