@@ -43,6 +43,9 @@ export const controls: readonly Verb[] = VERSION_VERBS.map((name): Verb => ({
       },
     );
     runtime.print("stdout", JSON.stringify(answer));
-    return EXIT.ok;
+    const { warning } = (answer ?? {}) as { warning?: string };
+    if (warning === undefined) return EXIT.ok;
+    runtime.print("stderr", `${name} ${version}: ${warning}`);
+    return EXIT.failed;
   },
 }));

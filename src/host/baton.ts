@@ -17,7 +17,7 @@ import type { Log } from "../observe/log.ts";
 import { createMetrics, type Metrics } from "../observe/metrics.ts";
 import { observeProcess } from "../observe/process_metrics.ts";
 import type { TrafficServer } from "../proxy/traffic.ts";
-import type { Address, HttpServer, Runtime } from "../runtime/runtime.ts";
+import { type Address, type HttpServer, isDiskFull, type Runtime } from "../runtime/runtime.ts";
 import { stopGraceMs } from "../supervisor/stop_grace.ts";
 import { BATON_VERSION } from "../version.ts";
 import { peerTls, serveApp } from "./listeners.ts";
@@ -124,18 +124,18 @@ class Host implements Baton {
   async #openState(): Promise<void> {
     const runtime = this.#runtime;
     const { stateDir, events } = this.#config;
-    const owner = await takeFolder(runtime, stateDir);
+    const owner = await takeFolder(runtime, this.#log, stateDir);
     this.#undo.push(() => owner.release());
-    if (owner.otherPid !== undefined) {
+    if (owner.other !== undefined) {
       // Two replicas of one program may share a folder while one hands over to the other.
-      this.#log.warn("state_folder_shared", { folder: stateDir, pid: owner.otherPid });
+      this.#log.warn("state_folder_shared", { folder: stateDir, with: owner.other });
     }
     this.#events = await EventJournal.open({
       runtime,
       log: this.#log,
       keep: events.keep,
       maxFileBytes: events.maxFileBytes,
-      ...(owner.otherPid === undefined ? { folder: `${stateDir}/events` } : {}),
+      ...(owner.other === undefined ? { folder: `${stateDir}/events` } : {}),
     });
     this.#undo.push(() => this.#events.close());
   }
@@ -316,11 +316,17 @@ class Host implements Baton {
   }
 }
 
-/** Makes the state folder and takes it. Throws an Error that names the key when it cannot be used. */
-async function takeFolder(runtime: Runtime, stateDir: string): Promise<Ownership> {
+/**
+ * Makes the state folder and takes it. Throws an Error that names the key when it cannot be used; a
+ * full disk is no reason: what runs from it goes on.
+ */
+async function takeFolder(runtime: Runtime, log: Log, stateDir: string): Promise<Ownership> {
   try {
-    await runtime.files.makeFolder(stateDir);
-    return await takeOwnership(runtime, stateDir);
+    await runtime.files.makeFolder(stateDir).catch((error: unknown) => {
+      if (!isDiskFull(error)) throw error;
+      log.error("state_folder_not_made", { folder: stateDir, error });
+    });
+    return await takeOwnership(runtime, log, stateDir);
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
     throw new Error(`stateDir = ${stateDir}: ${why}`, { cause: error });

@@ -1,47 +1,52 @@
 /**
- * Whose a state folder is. Two Batons in one folder would end each other's children as orphans, so a
- * host that supervises programs refuses to start while another live one owns the folder.
- *
- * The owner is recorded as pid and start time, which together name one process for ever: the record
- * of a Baton that crashed means nothing.
+ * Whose the state folder of a host is, on record. A host that finds it taken leaves it alone and keeps
+ * its journal in memory: two routers may share a folder while one hands over to the other. A versions
+ * service, which has a folder of its own in it, does not start then (supervisor/children.ts).
  */
 
-import { FileMissing, type Runtime } from "../runtime/runtime.ts";
+import type { Log } from "../observe/log.ts";
+import { FileMissing, isDiskFull, type Runtime } from "../runtime/runtime.ts";
+import { holdFolder, type OwnerRecord } from "../supervisor/folder_owner.ts";
 
 export interface Ownership {
-  /** The live process that owned the folder before us, if there is one: then it is not ours. */
-  readonly otherPid: number | undefined;
+  /** Who has the folder, for people, if not we. */
+  readonly other: string | undefined;
   /** Gives the folder up, if it is ours. */
   release(): Promise<void>;
 }
 
 type OwnerRuntime = Pick<Runtime, "files" | "processes" | "pid">;
 
-/** Takes the folder unless another live process has it. */
-export async function takeOwnership(runtime: OwnerRuntime, folder: string): Promise<Ownership> {
+/** Takes the folder unless another live process has it. A full disk costs the record alone. */
+export async function takeOwnership(
+  runtime: OwnerRuntime,
+  log: Log,
+  folder: string,
+): Promise<Ownership> {
   const path = `${folder}/owner.json`;
-  const before = await readOwner(runtime, path);
-  if (before !== undefined && before.pid !== runtime.pid) {
-    const alive = await runtime.processes.startTime(before.pid);
-    if (alive !== undefined && alive === before.startTime) {
-      return { otherPid: before.pid, release: () => Promise.resolve() };
-    }
-  }
+  const hold = await holdFolder(runtime, log, folder, await readOwner(runtime, path));
+  if (hold.kind === "other") return { other: hold.by, release: () => Promise.resolve() };
   const startTime = await runtime.processes.startTime(runtime.pid);
-  await runtime.files.writeAtomic(path, JSON.stringify({ pid: runtime.pid, startTime }) + "\n");
+  try {
+    await runtime.files.writeAtomic(path, JSON.stringify({ pid: runtime.pid, startTime }) + "\n");
+  } catch (error) {
+    if (!isDiskFull(error)) {
+      hold.release();
+      throw error;
+    }
+    log.error("owner_not_recorded", { folder, error });
+  }
   return {
-    otherPid: undefined,
+    other: undefined,
     release: async () => {
       const now = await readOwner(runtime, path);
       if (now?.pid === runtime.pid) await runtime.files.remove(path);
+      hold.release();
     },
   };
 }
 
-async function readOwner(
-  runtime: OwnerRuntime,
-  path: string,
-): Promise<{ pid: number; startTime: string } | undefined> {
+async function readOwner(runtime: OwnerRuntime, path: string): Promise<OwnerRecord | undefined> {
   try {
     const value: unknown = JSON.parse(await runtime.files.readText(path));
     const { pid, startTime } = (value ?? {}) as Record<string, unknown>;

@@ -94,6 +94,7 @@ const CALLS: readonly Call[] = [
     method: "post",
     path: `/api/v1/versions/{name}/${verb}`,
     summary: CONTROL_SUMMARY[verb],
+    // `saved: false` and `warning`: in effect, but the disk refused to keep it.
     answer: OPEN,
     more: { "404": "No such version", "409": "It cannot be now; the message says why" },
     parameters: [SERVICE],

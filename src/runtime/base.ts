@@ -13,6 +13,7 @@ import { createClock } from "./clock.ts";
 import { createDns } from "./dns.ts";
 import { fetchOnce } from "./fetch.ts";
 import { createFiles } from "./files.ts";
+import type { TryLock } from "./folder_locks.ts";
 import { latin1 } from "./latin1.ts";
 import { createMessageParser } from "./llhttp.ts";
 import { flushPrinted, print, printSoon } from "./print.ts";
@@ -23,7 +24,9 @@ import { createThreads } from "./threads.ts";
 import { createTls } from "./tls.ts";
 
 /** Everything but the runtime's name, its sockets and its children. */
-export function createBase(): Omit<Runtime, "name" | "version" | "net" | "processes"> {
+export function createBase(
+  tryLock: TryLock,
+): Omit<Runtime, "name" | "version" | "net" | "processes"> {
   return {
     pid: process.pid,
     args: process.argv.slice(2),
@@ -36,7 +39,7 @@ export function createBase(): Omit<Runtime, "name" | "version" | "net" | "proces
     },
     clock: createClock(),
     random: createRandom(),
-    files: createFiles(),
+    files: createFiles(tryLock),
     dns: createDns(),
     http: { serve: serveApp, fetch: fetchOnce },
     tls: createTls(),

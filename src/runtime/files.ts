@@ -6,12 +6,13 @@ import { basename, dirname, join } from "node:path";
 import { errorCode, errorText } from "./error_code.ts";
 import { createHasher, sha256OfFile } from "./file_hash.ts";
 import { watchPath } from "./file_watch.ts";
+import { createFolderLocks, type TryLock } from "./folder_locks.ts";
 import { type FileInfo, FileMissing, type Files, type FileWriter } from "./runtime.ts";
 
 const STREAM_CHUNK_BYTES = 64 * 1024;
 
-/** The real file system. */
-export function createFiles(): Files {
+/** The real file system; what asks the kernel for a lock differs between the runtimes. */
+export function createFiles(tryLock: TryLock): Files {
   return {
     read: (path) => orMissing(path, async () => plainBytes(await fs.readFile(path))),
     readText: (path) => orMissing(path, () => fs.readFile(path, "utf8")),
@@ -32,6 +33,7 @@ export function createFiles(): Files {
     symlink: (target, path) => orMissing(path, () => fs.symlink(target, path)),
     syncFolder: (path) => orMissing(path, () => syncFolder(path)),
     watch: watchPath,
+    lockFolder: createFolderLocks(tryLock),
   };
 }
 

@@ -1,5 +1,6 @@
 import process from "node:process";
 import { createBase } from "./base.ts";
+import { tryLockByProgram } from "./folder_locks.ts";
 import { createNet } from "./net.ts";
 import { calmCollector } from "./node_collector.ts";
 import { launchOnNode } from "./node_launch.ts";
@@ -12,7 +13,7 @@ export function createRuntime(): Runtime {
   return {
     name: "node",
     version: process.versions.node,
-    ...createBase(),
+    ...createBase(tryLockByProgram),
     net: createNet(),
     processes: createProcesses(launchOnNode),
   };

@@ -114,7 +114,20 @@ export interface Files {
    * be missing, be replaced by a rename, or be a link into a folder that is swapped. Never throws.
    */
   watch(path: string, changed: () => void): () => void;
+  /**
+   * Locks a folder against other processes: also against those of other containers, as long as one
+   * kernel runs them. The kernel holds the lock, on the folder itself: nothing is written, and it ends
+   * with this process, however that ends. A process may lock the same folder several times.
+   */
+  lockFolder(path: string): Promise<FolderLock>;
 }
+
+export type FolderLock =
+  | { readonly kind: "locked"; release(): void }
+  /** Another process has it. */
+  | { readonly kind: "held" }
+  /** It cannot be known: such locks do not work there. The reason is for people. */
+  | { readonly kind: "unavailable"; readonly reason: string };
 
 /** A running SHA-256. After `hex` it is used up. */
 export interface Sha256 {
@@ -365,6 +378,13 @@ export interface HttpServer {
 /** Nothing exists at the path. */
 export class FileMissing extends Error {
   override readonly name = "FileMissing";
+}
+
+/** True when an error says that the disk takes no more: it is full, or a quota is used up. */
+export function isDiskFull(error: unknown): boolean {
+  if (typeof error !== "object" || error === null) return false;
+  if ("code" in error && (error.code === "ENOSPC" || error.code === "EDQUOT")) return true;
+  return "cause" in error && isDiskFull(error.cause);
 }
 
 /** The file exists and the kernel refuses to run it. */

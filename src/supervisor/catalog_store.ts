@@ -8,9 +8,10 @@
 
 import * as v from "valibot";
 import type { Log } from "../observe/log.ts";
-import type { Files } from "../runtime/runtime.ts";
+import { type Files, isDiskFull } from "../runtime/runtime.ts";
 import type { Catalog } from "./catalog.ts";
 import { CatalogRefused, mayFollow, parseCatalog } from "./catalog.ts";
+import { messageOf } from "./failure.ts";
 import { StateFile } from "./state.ts";
 
 const storedSchema = v.object({
@@ -43,9 +44,12 @@ export class CatalogStore {
   readonly #file: StateFile<Stored | undefined> | undefined;
   #current: Catalog | undefined;
   #foreign = false;
+  #saved = true;
+  readonly #log: Log;
 
   private constructor(options: CatalogStoreOptions) {
     this.#oracle = options.oracle;
+    this.#log = options.log;
     if (options.path === undefined) return;
     this.#file = new StateFile<Stored | undefined>({
       files: options.files,
@@ -73,12 +77,28 @@ export class CatalogStore {
 
   /**
    * Takes a list if it may follow the current one: written first, then remembered, so that a disk
-   * that refuses leaves the memory where it was. Returns whether anything changed. Throws
+   * that refuses leaves the memory where it was. Only the first list of all is taken on a full disk,
+   * and written with a later poll: it is that or nothing. Returns whether anything changed. Throws
    * `CatalogRefused`, or the disk's error.
    */
   async accept(next: Catalog): Promise<boolean> {
+    const isFirst = this.#current === undefined;
     const changed = mayFollow(this.#foreign ? undefined : this.#current, next);
-    if (!changed) return false;
+    if (!changed && this.#saved) return false;
+    try {
+      await this.#save(next);
+      this.#saved = true;
+    } catch (error) {
+      if (!isDiskFull(error) || !(isFirst || !changed)) throw error;
+      if (isFirst) this.#log.error("catalog_not_saved", { error: messageOf(error) });
+      this.#saved = false;
+    }
+    this.#current = next;
+    this.#foreign = false;
+    return changed;
+  }
+
+  async #save(next: Catalog): Promise<void> {
     await this.#file?.save({
       oracle: this.#oracle,
       schema: 1,
@@ -92,9 +112,6 @@ export class CatalogStore {
       })),
       withdrawn: [...next.withdrawn],
     });
-    this.#current = next;
-    this.#foreign = false;
-    return true;
   }
 }
 

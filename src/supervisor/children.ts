@@ -8,8 +8,9 @@
 
 import * as v from "valibot";
 import type { Log } from "../observe/log.ts";
-import type { Runtime } from "../runtime/runtime.ts";
+import { isDiskFull, type Runtime } from "../runtime/runtime.ts";
 import { messageOf } from "./failure.ts";
+import { holdFolder } from "./folder_owner.ts";
 import type { Generation } from "./generation.ts";
 import { type ChildRecord, childrenSchema, type ChildrenState, StateFile } from "./state.ts";
 
@@ -36,13 +37,16 @@ export class Children {
   readonly #runtime: ChildrenRuntime;
   readonly #file: StateFile<ChildrenState>;
   readonly #records = new Map<string, ChildRecord>();
+  readonly #release: () => void;
 
   private constructor(
     runtime: ChildrenRuntime,
     log: Log,
     owner: string,
     file: StateFile<ChildrenState>,
+    release: () => void,
   ) {
+    this.#release = release;
     this.#runtime = runtime;
     this.#log = log;
     this.owner = owner;
@@ -51,7 +55,8 @@ export class Children {
 
   /**
    * Takes the folder over and reads what an earlier Baton left; `left` are its children's records.
-   * Throws StateInUse when that Baton is still alive.
+   * Throws StateInUse when another Baton that is alive has it. A full disk costs the record of who has
+   * it, not the start.
    */
   static async open(
     runtime: ChildrenRuntime,
@@ -59,21 +64,21 @@ export class Children {
     folder: string,
   ): Promise<{ children: Children; left: readonly ChildRecord[] }> {
     const { files } = runtime;
-    const ownerFile = new StateFile({
+    const orFull = (error: unknown): void => {
+      if (!isDiskFull(error)) throw error;
+      log.error("owner_not_recorded", { folder, error: messageOf(error) });
+    };
+    await files.makeFolder(folder, 0o750).catch(orFull);
+    const ownerFile = new StateFile<v.InferOutput<typeof ownerSchema> | undefined>({
       files,
       log,
       path: `${folder}/owner.json`,
       schema: ownerSchema,
-      empty: () => ({ owner: runtime.random.uuid(), pid: 0, startTime: "" }),
+      empty: () => undefined,
     });
     const last = await ownerFile.load();
-    if (last.pid > 0 && last.pid !== runtime.pid && last.startTime !== "") {
-      if (await runtime.processes.startTime(last.pid) === last.startTime) {
-        throw new StateInUse(`${folder} is in use by process ${last.pid}`);
-      }
-    }
-    const startTime = await runtime.processes.startTime(runtime.pid) ?? "";
-    await ownerFile.save({ owner: last.owner, pid: runtime.pid, startTime });
+    const hold = await holdFolder(runtime, log, folder, last);
+    if (hold.kind === "other") throw new StateInUse(`${folder} is in use by ${hold.by}`);
     const file = new StateFile({
       files,
       log,
@@ -81,8 +86,15 @@ export class Children {
       schema: childrenSchema,
       empty: () => ({ children: [] }),
     });
-    const left = (await file.load()).children;
-    const children = new Children(runtime, log, last.owner, file);
+    const found = await file.load();
+    const owner = last?.owner ?? found.owner ?? runtime.random.uuid();
+    const startTime = await runtime.processes.startTime(runtime.pid) ?? "";
+    await ownerFile.save({ owner, pid: runtime.pid, startTime }).catch((error: unknown) => {
+      if (!isDiskFull(error)) hold.release();
+      orFull(error);
+    });
+    const left = found.children;
+    const children = new Children(runtime, log, owner, file, hold.release);
     for (const record of left) children.#records.set(keyOf(record.name, record.generation), record);
     return { children, left };
   }
@@ -132,15 +144,16 @@ export class Children {
     if (this.#records.delete(keyOf(version, generation))) await this.#save();
   }
 
-  /** Resolves when no write is under way. */
-  async flushed(): Promise<void> {
+  /** Gives the folder up; resolves when no write is under way any more. */
+  async close(): Promise<void> {
     while (this.#saving.size > 0) await Promise.all(this.#saving);
+    this.#release();
   }
 
   readonly #saving = new Set<Promise<void>>();
 
   async #save(): Promise<void> {
-    const saving = this.#file.save({ children: [...this.#records.values()] })
+    const saving = this.#file.save({ owner: this.owner, children: [...this.#records.values()] })
       .catch((error: unknown) =>
         this.#log.error("children_not_saved", { error: messageOf(error) })
       );

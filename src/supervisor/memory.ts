@@ -12,6 +12,7 @@ export class Memory {
   readonly #log: Log;
   readonly #file: StateFile<OperatorState>;
   readonly #versions: Map<string, OperatorEntry>;
+  #saved = true;
 
   private constructor(log: Log, file: StateFile<OperatorState>, state: OperatorState) {
     this.#log = log;
@@ -35,15 +36,32 @@ export class Memory {
     return this.#versions.get(version) ?? {};
   }
 
-  /** Changes some fields (undefined removes one). In memory at once; resolves when it is durable. */
+  /** False while the disk holds less than memory does, since it refused the last write. */
+  get saved(): boolean {
+    return this.#saved;
+  }
+
+  /** Changes some fields (undefined removes one). In memory at once; resolves when it was written. */
   async update(version: string, change: Partial<OperatorEntry>): Promise<void> {
     const entry = Object.fromEntries(
       Object.entries({ ...this.of(version), ...change }).filter(([, value]) => value !== undefined),
     );
     this.#versions.set(version, entry);
+    await this.#save();
+  }
+
+  /** Writes what the disk refused before, if anything. */
+  async saveAgain(): Promise<void> {
+    if (!this.#saved) await this.#save();
+  }
+
+  async #save(): Promise<void> {
     try {
       await this.#file.save({ versions: Object.fromEntries(this.#versions) });
+      if (!this.#saved) this.#log.info("operator_state_saved");
+      this.#saved = true;
     } catch (error) {
+      this.#saved = false;
       this.#log.error("operator_state_not_saved", { error: messageOf(error) });
     }
   }

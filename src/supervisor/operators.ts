@@ -27,7 +27,26 @@ export interface OperatorOptions {
   readonly traffic?: boolean;
 }
 
-/** Carries the call out; resolves, when it is durable, with what changed. Throws BatonError. */
+/** Where a call's decision is kept; it is durable when each of them has been written. */
+const KEPT_IN: Readonly<Record<OperatorVerb, readonly ("memory" | "quarantine")[]>> = {
+  pause: ["memory"],
+  resume: ["memory"],
+  pin: ["memory"],
+  unpin: ["memory"],
+  rollback: ["memory", "quarantine"],
+  promote: [],
+  deny: ["memory", "quarantine"],
+  allow: ["memory", "quarantine"],
+  restart: [],
+};
+
+const NOT_SAVED = "in effect, but not saved: the disk refuses it, and a restart would forget it";
+
+/**
+ * Carries the call out; resolves, when that was written, with what changed. What a full disk refuses
+ * is in effect all the same (an operator may need it just then), and the result says `saved: false`;
+ * it is written once that can be. Throws BatonError.
+ */
 export async function operate(
   context: ServiceContext,
   worker: VersionWorker,
@@ -36,7 +55,9 @@ export async function operate(
 ): Promise<Record<string, unknown>> {
   if (!context.mayStart()) throw refused("the service is going down");
   if (!worker.known) throw refused(`${worker.name} was withdrawn and is draining`);
-  const result = await ACTIONS[verb](context, worker, options);
+  const changed = await ACTIONS[verb](context, worker, options);
+  const saved = KEPT_IN[verb].every((store) => context[store].saved);
+  const result = saved ? changed : { ...changed, saved, warning: NOT_SAVED };
   context.reports.tell("info", "operator_called", worker.name, { verb, ...options, ...result });
   worker.reconsider();
   return result;

@@ -43,6 +43,7 @@ export interface QuarantineOptions {
 export class Quarantine {
   readonly #options: QuarantineOptions;
   readonly #entries = new Map<string, QuarantineEntry>();
+  #saved = true;
   readonly #file: StateFile<v.InferOutput<typeof fileSchema>> | undefined;
 
   private constructor(options: QuarantineOptions) {
@@ -173,12 +174,26 @@ export class Quarantine {
     await this.#save();
   }
 
+  /** False while the disk holds less than memory does, since it refused the last write. */
+  get saved(): boolean {
+    return this.#saved;
+  }
+
+  /** Writes what the disk refused before, if anything. */
+  async saveAgain(): Promise<void> {
+    if (!this.#saved) await this.#save();
+  }
+
   /** A disk that refuses must not stop a rollout decision that memory already holds. */
   async #save(): Promise<void> {
+    const { log } = this.#options;
     try {
       await this.#file?.save({ quarantined: this.list() });
+      if (!this.#saved) log.info("quarantine_saved");
+      this.#saved = true;
     } catch (error) {
-      this.#options.log.error("quarantine_not_saved", { error: messageOf(error) });
+      this.#saved = false;
+      log.error("quarantine_not_saved", { error: messageOf(error) });
     }
   }
 }

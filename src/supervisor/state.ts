@@ -141,8 +141,11 @@ const childRecord = v.object({
 
 export type ChildRecord = v.InferOutput<typeof childRecord>;
 
-/** All children that may be alive. */
-export const childrenSchema = v.object({ children: v.array(childRecord) });
+/** All children that may be alive, and whose: should the record of the owner be lost. */
+export const childrenSchema = v.object({
+  owner: v.optional(v.string()),
+  children: v.array(childRecord),
+});
 export type ChildrenState = v.InferOutput<typeof childrenSchema>;
 
 /** What operators asked for, per version; kept until they take it back. */

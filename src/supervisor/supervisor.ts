@@ -208,6 +208,8 @@ export class Supervisor implements Service {
       if (this.#wayDown.begun) return;
       this.#wanted.report(report);
       this.#collectGarbage();
+      this.#inBackground(this.#parts.memory.saveAgain());
+      this.#inBackground(this.#parts.quarantine.saveAgain());
     });
   }
 
@@ -384,7 +386,8 @@ export class Supervisor implements Service {
     this.#orphans.hurry();
     await this.#collecting;
     while (this.#background.size > 0) await Promise.all(this.#background);
-    await this.#parts.children.flushed();
     await this.logs.close();
+    // Last: from here on the folder may be another Baton's.
+    await this.#parts.children.close();
   }
 }

@@ -8,6 +8,7 @@ import { parseArguments, UsageError } from "../../src/cli/arguments.ts";
 import { statusText } from "../../src/cli/status_text.ts";
 import { BATON_VERSION } from "../../src/version.ts";
 import { runBaton, runVerb } from "../support/baton_process.ts";
+import { runtime } from "../support/runtime.ts";
 import { inScratch } from "../support/scratch.ts";
 
 const RULES = { options: ["config", "lines"], flags: ["follow"], plain: [1, 2] } as const;
@@ -136,6 +137,26 @@ test("verbs that ask a running Baton say when nobody answers", async () => {
   const { code, stderr } = await runVerb(["status", "--admin", "http://127.0.0.1:1"]);
   assert.is(code, 1);
   assert.match(stderr, "baton status: no answer from http://127.0.0.1:1");
+});
+
+test("a decision that was not saved is said on standard error, with code 1", async () => {
+  let answer: Record<string, unknown> = { done: "pause", paused: true };
+  const server = await runtime.http.serve(
+    { address: { kind: "tcp", host: "127.0.0.1", port: 0 } },
+    () => Response.json(answer),
+  );
+  const { address } = server;
+  const admin = address.kind === "tcp" ? `http://127.0.0.1:${address.port}` : "";
+  try {
+    assert.is((await runVerb(["pause", "v1", "--admin", admin])).code, 0);
+    answer = { ...answer, saved: false, warning: "in effect, but not saved" };
+    const ended = await runVerb(["pause", "v1", "--admin", admin]);
+    assert.is(ended.code, 1);
+    assert.is(ended.stderr, "pause v1: in effect, but not saved\n");
+    assert.equal(JSON.parse(ended.stdout), answer);
+  } finally {
+    await server.destroy();
+  }
 });
 
 test("the status text shows generations, what is missing, and who owes answers", () => {

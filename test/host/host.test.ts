@@ -3,13 +3,15 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import http from "node:http";
-import { readFile, writeFile } from "node:fs/promises";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
 import process from "node:process";
 import { parseConfig } from "../../src/config/load.ts";
 import { printAddress } from "../../src/config/values.ts";
 import { type Baton, startBaton } from "../../src/host/baton.ts";
 import { takeOwnership } from "../../src/host/owner.ts";
 import { createLog } from "../../src/observe/log.ts";
+import type { Runtime } from "../../src/runtime/runtime.ts";
+import { fullWhile } from "../support/failing_files.ts";
 import { runtime } from "../support/runtime.ts";
 import { inScratch, rejection, until } from "../support/scratch.ts";
 
@@ -19,7 +21,11 @@ interface Started {
   readonly log: Record<string, unknown>[];
 }
 
-async function start(folder: string, config: Record<string, unknown>): Promise<Started> {
+async function start(
+  folder: string,
+  config: Record<string, unknown>,
+  machine: Runtime = runtime,
+): Promise<Started> {
   const listen = { traffic: "127.0.0.1:0", admin: "127.0.0.1:0", ...config.listen as object };
   const whole = {
     stateDir: `${folder}/state`,
@@ -29,7 +35,7 @@ async function start(folder: string, config: Record<string, unknown>): Promise<S
   };
   const log: Record<string, unknown>[] = [];
   const baton = await startBaton(
-    runtime,
+    machine,
     createLog({ write: (line) => log.push(JSON.parse(line)), now: () => runtime.clock.now() }),
     { config: parseConfig(whole), path: undefined, warnings: [] },
   );
@@ -254,22 +260,48 @@ test("a state folder that cannot be one ends the start and is named", async () =
 
 test("a state folder has one owner; that of a process that is gone is taken", async () => {
   await inScratch(async (folder) => {
-    const first = await takeOwnership(runtime, folder);
-    assert.is(first.otherPid, undefined);
-    const again = await takeOwnership(runtime, folder);
-    assert.is(again.otherPid, undefined, "our own is no other");
+    const log = createLog({ write: () => {}, now: () => 0 });
+    const first = await takeOwnership(runtime, log, folder);
+    assert.is(first.other, undefined);
+    const again = await takeOwnership(runtime, log, folder);
+    assert.is(again.other, undefined, "our own is no other");
     const parent = process.ppid;
     const startTime = await runtime.processes.startTime(parent);
     await writeFile(`${folder}/owner.json`, JSON.stringify({ pid: parent, startTime }));
-    assert.is((await takeOwnership(runtime, folder)).otherPid, parent);
+    assert.is((await takeOwnership(runtime, log, folder)).other, `process ${parent}`);
     for (const left of [`{"pid":${parent},"startTime":"1"}`, '{"pid":', "null", '{"pid":"x"}']) {
       await writeFile(`${folder}/owner.json`, left);
-      const taken = await takeOwnership(runtime, folder);
-      assert.is(taken.otherPid, undefined, left);
+      const taken = await takeOwnership(runtime, log, folder);
+      assert.is(taken.other, undefined, left);
       await taken.release();
       assert.is(await runtime.files.info(`${folder}/owner.json`), undefined);
     }
   });
+});
+
+test("a full disk does not stop a host: it serves, and its journal is in memory", async () => {
+  for (const made of [true, false]) {
+    await withUpstream((port) =>
+      inScratch(async (folder) => {
+        if (made) await mkdir(`${folder}/state`);
+        const one = await start(
+          folder,
+          { services: { a: upstream(port) } },
+          { ...runtime, files: fullWhile(runtime.files, () => true) },
+        );
+        try {
+          assert.is(await (await fetch(`${one.url("traffic")}/x`)).text(), "up /x");
+          assert.is((await fetch(`${one.url("admin")}/ready`)).status, 200);
+          const events = await (await fetch(`${one.url("admin")}/api/v1/events`)).text();
+          assert.match(events, /"kind":"host_state"/);
+          const told = one.log.map((line) => line.event);
+          assert.ok(told.includes(made ? "owner_not_recorded" : "state_folder_not_made"));
+        } finally {
+          await one.baton.shutDown();
+        }
+      })
+    );
+  }
 });
 
 test("what happened is in the journal after a restart", async () => {

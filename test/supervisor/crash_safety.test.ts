@@ -8,7 +8,7 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { FileOracle, makeBuild } from "../support/builds.ts";
 import { sideBySide } from "../support/side_by_side.ts";
-import { type ConfigInput, createHarness, pause, until } from "./harness.ts";
+import { type ConfigInput, createHarness, until } from "./harness.ts";
 
 const waiting = sideBySide(5);
 
@@ -270,21 +270,64 @@ waiting("torn and missing state files do not stop the start", async () => {
   }
 });
 
-waiting("two supervisors do not share a state folder", async () => {
+waiting("two supervisors do not share a state folder, whatever its records say", async () => {
   const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
   await new FileOracle(`${folder}/oracle`).write();
   const victim = new Victim(folder, {});
   await until(() => victim.lines.some((line) => line.event === "listening"));
+  const record = `${folder}/state/shard/owner.json`;
+  const refusal = async (): Promise<string> => {
+    try {
+      const harness = await createHarness({ folder });
+      await harness.close({ keepFolder: true });
+    } catch (error) {
+      return (error as Error).message;
+    }
+    return "not refused";
+  };
   try {
-    await createHarness({ folder });
-    assert.unreachable();
-  } catch (error) {
-    assert.match((error as Error).message, `in use by process ${victim.process.pid}`);
+    assert.match(await refusal(), `in use by process ${victim.process.pid}`);
+    // As in another container, where the pid of the record is our own, or nobody's.
+    for (const pid of [process.pid, 1, 4_000_000]) {
+      await writeFile(record, JSON.stringify({ owner: "x", pid, startTime: "1" }));
+      assert.match(
+        await refusal(),
+        new RegExp(`in use by another process.*its record says process ${pid}`),
+      );
+    }
+    await writeFile(record, "{");
+    assert.match(await refusal(), /in use by another process.*it left no record/);
+    await rm(record, { force: true });
+    assert.match(await refusal(), /in use by another process.*it left no record/);
   } finally {
     victim.process.kill("SIGKILL");
     await victim.exited;
-    await pause(10);
-    await rm(folder, { recursive: true, force: true });
+  }
+  assert.is(await refusal(), "not refused", "a killed one holds nothing");
+  await rm(folder, { recursive: true, force: true });
+});
+
+waiting("without its record of itself a Baton still knows its own orphans", async () => {
+  const folder = await mkdtemp(`${tmpdir()}/baton-kill-`);
+  await new FileOracle(`${folder}/oracle`).publish("v1", await makeBuild({ id: "one" }));
+  const victim = new Victim(folder, {});
+  await victim.serves("one");
+  victim.process.kill("SIGKILL");
+  await victim.exited;
+  const [child] = await childrenIn(folder);
+  assert.ok(child !== undefined, "its child lives on");
+  const state = `${folder}/state/shard`;
+  await rm(`${state}/owner.json`);
+  // Only the mark in its environment is left to find it by.
+  const kept = JSON.parse(await readFile(`${state}/children.json`, "utf8"));
+  await writeFile(`${state}/children.json`, JSON.stringify({ ...kept, children: [] }));
+  const second = await createHarness({ folder });
+  try {
+    const ended = await second.event("orphan_ended");
+    assert.is(ended.group, child);
+    await second.serves("v1", "one");
+  } finally {
+    await second.close();
   }
 });
 

@@ -9,6 +9,7 @@ import { createLog, type Log } from "../../src/observe/log.ts";
 import { createMetrics, type Metrics } from "../../src/observe/metrics.ts";
 import { Routes } from "../../src/proxy/routes.ts";
 import { startTraffic, type TrafficServer } from "../../src/proxy/traffic.ts";
+import type { Files } from "../../src/runtime/runtime.ts";
 import { createSupervisor, type Supervisor } from "../../src/supervisor/supervisor.ts";
 import { type BuildOptions, FileOracle, makeBuild, type TestBuild } from "../support/builds.ts";
 import { runtime } from "../support/runtime.ts";
@@ -73,6 +74,8 @@ export interface HarnessOptions {
   readonly folder?: string;
   readonly config?: ConfigInput;
   readonly start?: boolean;
+  /** The disk, if it is not to be the real one. */
+  readonly files?: Files;
   /** Told of every log line. */
   readonly onLine?: (line: string) => void;
 }
@@ -93,7 +96,7 @@ export async function createHarness(options: HarnessOptions = {}): Promise<Harne
   const events = EventJournal.inMemory({ runtime, log, keep: 100_000 });
   const metrics = createMetrics();
   const supervisor = await createSupervisor({
-    runtime,
+    runtime: { ...runtime, files: options.files ?? runtime.files },
     log,
     metrics,
     events,

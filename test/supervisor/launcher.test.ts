@@ -52,7 +52,7 @@ async function withLauncher(
   } finally {
     generation.process?.force();
     await generation.process?.exited;
-    await children.flushed();
+    await children.close();
     await rm(folder, { recursive: true, force: true });
   }
 }

@@ -62,3 +62,26 @@ export function dyingAfter(files: Files, changes: number): Files {
       }),
   };
 }
+
+/** A disk that is full while `isFull()`: nothing grows, what is there can be read, moved and removed. */
+export function fullWhile(files: Files, isFull: () => boolean): Files {
+  const full = (path: string): Error =>
+    Object.assign(new Error(`ENOSPC: no space left on device, ${path}`), { code: "ENOSPC" });
+  const orFull = <T>(path: string, action: () => Promise<T>): Promise<T> =>
+    isFull() ? Promise.reject(full(path)) : action();
+  return {
+    ...files,
+    writeAtomic: (path, ...rest) => orFull(path, () => files.writeAtomic(path, ...rest)),
+    copy: (from, to, mode) => orFull(to, () => files.copy(from, to, mode)),
+    symlink: (target, path) => orFull(path, () => files.symlink(target, path)),
+    makeFolder: async (path, mode) => {
+      if (isFull() && await files.info(path) === undefined) throw full(path);
+      await files.makeFolder(path, mode);
+    },
+    openWrite: async (path, options) => {
+      if (isFull() && await files.info(path) === undefined) throw full(path);
+      const writer = await files.openWrite(path, options);
+      return { ...writer, write: (bytes) => orFull(path, () => writer.write(bytes)) };
+    },
+  };
+}
