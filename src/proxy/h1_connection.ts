@@ -431,15 +431,11 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     if (!this.#isRunning) exchange.sink?.onRequestFlush();
   }
 
-  /** The body is no body: whoever reads it hears that the client is gone, and it gets its answer. */
+  /** The body is no body, or not to be had. */
   #breakRequest(code: ErrorCode, chunk: Uint8Array): number {
     const exchange = this.#exchange as H1Exchange;
-    const sink = exchange.sink;
-    exchange.sink = undefined;
-    sink?.onClientGone();
     exchange.keepAlive = false;
-    if (exchange.answered) exchange.breakAnswer(code);
-    else exchange.fail(new BatonError(code, `the request body is refused: ${code}`));
+    exchange.breakRequest(new BatonError(code, `the request body is refused: ${code}`));
     return chunk.length;
   }
 
@@ -630,7 +626,7 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
       this.#tunnel?.onTunnelClosed();
       exchange?.release?.();
     } else if (exchange !== undefined) {
-      exchange.abandon("client_closed");
+      exchange.abandon();
       exchange.release?.();
     }
     this.#payOwed();
