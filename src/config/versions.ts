@@ -344,6 +344,14 @@ export const versionsSchema = v.strictObject({
     "A running child whose last good answer is older than this counts as not ready.",
     10,
   ),
+  silentRestartMs: ms(
+    60_000,
+    "A child that answers no probe at all for this long, though its process lives, is replaced: a new one is started beside it, takes over once it is ready, and the old one drains. Only where builds may overlap. 0: never.",
+  ),
+  unreadyRestartMs: ms(
+    0,
+    "The same for a child that answers, but not as ready. 0: never, since what it waits for may be away for its successor too.",
+  ),
   warmField: v.optional(
     v.pipe(
       v.string(),

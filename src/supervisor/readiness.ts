@@ -21,6 +21,8 @@ export interface ProbeResult {
   readonly detail: string;
   /** True when the answer came by the fallback for children without a readiness path. */
   readonly legacy: boolean;
+  /** True when one of the ports that were asked gave no answer at all. */
+  readonly silent?: true;
 }
 
 /** Where a child listens and which of its paths are asked. */
@@ -54,7 +56,7 @@ export async function probe(
   const viaAdmin = target.adminPort !== undefined;
   const answer = await ask(runtime, target.adminPort ?? target.port, target.readyPath, options);
   throwIfCalledOff(options.signal);
-  if (answer.status === undefined) return found("unreachable", answer.detail);
+  if (answer.status === undefined) return { ...found("unreachable", answer.detail), silent: true };
   if (isAbsent(answer.status)) {
     if (viaAdmin || target.readyPath !== DEFAULT_READY_PATH) {
       return found("ready_absent", answer.detail);
@@ -68,7 +70,8 @@ export async function probe(
     if (health.status !== undefined && isSuccess(health.status)) {
       return found("ready", answer.detail);
     }
-    return found("initializing", `public health: ${health.detail}`);
+    const unhealthy = found("initializing", `public health: ${health.detail}`);
+    return health.status === undefined ? { ...unhealthy, silent: true } : unhealthy;
   }
   if (answer.status === 503 && saysInitializing(answer.body)) {
     return found("initializing", answer.detail);

@@ -72,6 +72,12 @@ export class Reports {
     this.tell("error", "child_crashed", version, fields);
   }
 
+  /** A child that lives but does not serve: whether another takes its place. */
+  unwell(version: string, fields: Fields & { readonly replaced: boolean }): void {
+    if (fields.replaced) this.#metrics.replacements.inc(this.#labels(version));
+    this.tell("error", "child_unwell", version, fields);
+  }
+
   failed(version: string, failureClass: string, fields: Fields): void {
     this.#metrics.failures.inc({ ...this.#labels(version), class: failureClass });
     this.tell("error", "rollout_failed", version, { class: failureClass, ...fields });
@@ -179,6 +185,11 @@ function makeMetrics(metrics: Metrics) {
     crashes: metrics.counter(
       "baton_child_crashes_total",
       "Children that ended without being asked to.",
+      version,
+    ),
+    replacements: metrics.counter(
+      "baton_child_replacements_total",
+      "Replacements begun for children that lived but did not answer, or were not ready.",
       version,
     ),
     switches: metrics.counter("baton_traffic_switches_total", "Switches of traffic, by kind.", [

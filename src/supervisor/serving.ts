@@ -13,6 +13,7 @@ import { Drain } from "./drain.ts";
 import type { FailureClass } from "./failure.ts";
 import type { Generation } from "./generation.ts";
 import { Monitor } from "./monitor.ts";
+import { Patience } from "./patience.ts";
 import { Probation } from "./probation.ts";
 import type { ProbeResult } from "./readiness.ts";
 
@@ -25,6 +26,8 @@ export interface ServingListener {
    * else it still has it, or nothing has.
    */
   failed(sha256: string, failureClass: FailureClass, cause: string, replaced: boolean): void;
+  /** The serving child lives, but did not answer as it must for longer than is allowed. */
+  unwell(generation: Generation, cause: string): void;
   /** A build held for its whole probation. */
   proven(generation: Generation): void;
   /** Something is worth looking at. */
@@ -43,6 +46,7 @@ export class Serving {
   readonly #context: ServiceContext;
   readonly #listener: ServingListener;
   readonly #monitors = new Map<Generation, Monitor>();
+  readonly #patience = new WeakMap<Generation, Patience>();
   #current: Generation | undefined;
   #trial: Trial | undefined;
   #probation: Probation | undefined;
@@ -361,6 +365,7 @@ export class Serving {
       onResult: (ready, result) => this.#probed(generation, ready, result),
     });
     this.#monitors.set(generation, monitor);
+    this.#patience.set(generation, new Patience(config));
   }
 
   #unwatch(generation: Generation): void {
@@ -380,7 +385,11 @@ export class Serving {
         detail,
       });
     }
+    const cause = this.#patience.get(generation)?.probed(result, generation.live.atMs);
     if (this.#probation?.generation === generation) this.#probation.probed(ready, detail);
+    else if (cause !== undefined && this.#current === generation) {
+      this.#listener.unwell(generation, `${cause} (${detail})`);
+    }
     const trial = this.#trial;
     if (trial?.generation !== generation) return;
     trial.failedProbes = ready ? 0 : trial.failedProbes + 1;

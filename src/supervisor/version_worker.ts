@@ -65,6 +65,7 @@ export class VersionWorker {
           this.#blame(sha256, failureClass, cause, false);
         } else this.#note(cause);
       },
+      unwell: (generation, cause) => this.#unwell(generation, cause),
       proven: (generation) => this.#proven(generation),
       changed: () => this.wake(),
     });
@@ -442,6 +443,25 @@ export class VersionWorker {
     background(memory.prove(this.name, sha256));
     background(quarantine.succeeded(this.name, sha256));
     reports.tell("info", "build_proven", this.name, { generation: generation.number, sha256 });
+  }
+
+  /**
+   * The serving child lives but does not serve. Another process of its build is started beside it; where
+   * two may not run at once it stays, since its streams may still go on, and an operator decides.
+   */
+  #unwell(generation: Generation, cause: string): void {
+    const { mayStart, reports } = this.#context;
+    const { build, number } = generation;
+    const goal = this.goal();
+    const isWanted = goal.kind === "run" && goal.sha256 === build.sha256;
+    // What is being brought already takes its place; what is wanted instead is not to be hurried.
+    if (!mayStart() || !isWanted || this.#rollout !== undefined) return;
+    const replaced = this.#mayOverlap(build, build);
+    this.#note(cause);
+    reports.unwell(this.name, { generation: number, cause, replaced });
+    if (!replaced) return;
+    this.#freshWanted ??= cause;
+    this.wake();
   }
 
   /** The serving child is gone without having been asked: its requests wait for the next one. */

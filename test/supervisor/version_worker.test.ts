@@ -132,6 +132,7 @@ class World {
         bytes: (length: number) => new Uint8Array(length),
       },
       files: {
+        lockFolder: () => Promise.resolve({ kind: "locked", release() {} }),
         readText: () => Promise.reject(new FileMissing("none")),
         writeAtomic: () => Promise.resolve(),
         makeFolder: () => Promise.resolve(),

@@ -7,7 +7,7 @@
  * its data folder, where a test can count.
  */
 
-import { appendFileSync, existsSync } from "node:fs";
+import { appendFileSync, existsSync, readFileSync } from "node:fs";
 import http from "node:http";
 import process from "node:process";
 
@@ -19,6 +19,8 @@ export interface ChildOptions {
   /** How it is not ready meanwhile: a plain 503, one that says "initialising", 404, or no answer. */
   readonly unreadyAs?: "plain" | "initializing" | "absent" | "draining" | "hang";
   readonly neverReady?: boolean;
+  /** Only its first process in a data folder ever becomes ready. */
+  readonly onlyFirstReady?: boolean;
   /** Has an admin listener on DEVSHARD_ADMIN_ADDR; lifecycle paths are then not public. */
   readonly adminApi?: boolean;
   /** `/healthz` of the public listener fails for so long. */
@@ -79,7 +81,10 @@ function main(): void {
   let adminPortUsed = false;
   const age = (): number => performance.now() - startedAt;
   const readyAt = (options.listenDelayMs ?? 0) + (options.readyDelayMs ?? 0);
-  const isReady = (): boolean => !options.neverReady && !unready && !draining && age() >= readyAt;
+  const isLater = options.onlyFirstReady === true &&
+    readFileSync(`${dataDir}/starts.log`, "utf8").trim().includes("\n");
+  const isReady = (): boolean =>
+    !options.neverReady && !isLater && !unready && !draining && age() >= readyAt;
 
   const json = (response: http.ServerResponse, status: number, body: unknown): void => {
     response.writeHead(status, { "content-type": "application/json" });
@@ -186,6 +191,12 @@ function main(): void {
         return;
       case "/unready":
         unready = true;
+        response.end(build);
+        return;
+      case "/deaf":
+        // What is connected goes on; nobody else gets in.
+        response.setHeader("connection", "close");
+        server.close();
         response.end(build);
         return;
       case "/reready":
