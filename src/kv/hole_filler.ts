@@ -137,6 +137,7 @@ export class HoleFiller {
       }
       if (end.kind === "complete" || round.admitted > 0) this.#options.proven();
       if (round.isVerified) order.isUnverified = false;
+      const before = order.firstMissing;
       order.drain();
       const target = order.pending.first?.seq;
       if (target === undefined && end.kind === "complete" && round.refusedAt === undefined) {
@@ -149,6 +150,14 @@ export class HoleFiller {
         if (this.#current !== id) return ended();
         continue;
       }
+      const { refusedAt } = round;
+      if (
+        refusedAt !== undefined && before < order.firstMissing && refusedAt <= order.firstMissing
+      ) {
+        // The ring had let go of what came live while it was asked: nothing is missing there.
+        failures = 0;
+        continue;
+      }
       const reason = round.reason(end, target);
       meters.replay(reason);
       failures += 1;
@@ -157,14 +166,15 @@ export class HoleFiller {
         if (this.#current !== id) return ended();
         continue;
       }
-      const next = round.refusedAt ?? target;
+      // What came live before the first batch that the ring still has is not lost.
+      const next = earlier(refusedAt, target);
       const gap = new LaneGap(reason, order.firstMissing, next, end.message);
       this.#options.failed(gap.message);
       // Without a hole there is only doubt, and it is tried again with the next batch.
       if (isStrict || next === undefined) return gap;
       this.#lose(gap, next);
       failures = 0;
-      mustAsk = round.refusedAt !== undefined;
+      mustAsk = refusedAt !== undefined;
     }
   }
 
@@ -223,8 +233,11 @@ export class HoleFiller {
   #lose(gap: LaneGap, next: bigint): void {
     const { order, content, meters, log, onLostEvents } = this.#options;
     const from = order.firstMissing;
-    meters.lost(Number(next - from));
-    log.warn("kv_events_lost", { from, to: next - 1n, reason: gap.reason });
+    // With nothing in between it is only not known whether the publisher is the same.
+    if (next > from) {
+      meters.lost(Number(next - from));
+      log.warn("kv_events_lost", { from, to: next - 1n, reason: gap.reason });
+    }
     const isKept = onLostEvents === "keep" && order.admitted !== undefined;
     if (!isKept) content.forgetBlocks(next - 1n);
     order.admitted = next - 1n;
@@ -249,6 +262,10 @@ export class HoleFiller {
       clock.after(waitMs, resolve);
     });
   }
+}
+
+function earlier(one: bigint | undefined, other: bigint | undefined): bigint | undefined {
+  return one === undefined || (other !== undefined && other < one) ? other : one;
 }
 
 /** One request to a ring and what came of it. */

@@ -113,7 +113,10 @@ export type GapReason =
   | "unnumbered"
   | "closed";
 
-/** Batches `from` (inclusive) to `to` (exclusive, when known) are missing and cannot be had. */
+/**
+ * Batches `from` (inclusive) to `to` (exclusive, when known) are missing and cannot be had. If `to` is
+ * `from`, none is, but nothing proves that what was before is of the same publisher.
+ */
 export class LaneGap extends Error {
   override readonly name = "LaneGap";
   readonly reason: GapReason;
@@ -122,9 +125,10 @@ export class LaneGap extends Error {
 
   constructor(reason: GapReason, from: bigint, to: bigint | undefined, message?: string) {
     const range = to === undefined ? `from ${from} on` : `${from} to ${to - 1n}`;
-    super(
-      `batches ${range} cannot be had: ${reason}${message === undefined ? "" : ` (${message})`}`,
-    );
+    const what = to === from
+      ? `whether the publisher is the one from before batch ${from} is not known`
+      : `batches ${range} cannot be had`;
+    super(`${what}: ${reason}${message === undefined ? "" : ` (${message})`}`);
     this.reason = reason;
     this.from = from;
     this.to = to;
