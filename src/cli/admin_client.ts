@@ -66,12 +66,16 @@ export async function adminClient(runtime: Runtime, given: Arguments): Promise<A
   };
 }
 
-function reach(address: Address): { base: string; unixPath: string | undefined } {
-  if (address.kind === "unix") return { base: "http://localhost", unixPath: address.path };
+/** Where a listener of this machine's configuration is called. */
+export function reach(
+  address: Address,
+  scheme: "http" | "https" = "http",
+): { base: string; unixPath: string | undefined } {
+  if (address.kind === "unix") return { base: `${scheme}://localhost`, unixPath: address.path };
   // A listener on all addresses is asked on the loopback one.
   const any = address.host === "0.0.0.0" || address.host === "::";
   const host = any ? "127.0.0.1" : address.host.includes(":") ? `[${address.host}]` : address.host;
-  return { base: `http://${host}:${address.port}`, unixPath: undefined };
+  return { base: `${scheme}://${host}:${address.port}`, unixPath: undefined };
 }
 
 function trimmed(value: string | undefined): string | undefined {

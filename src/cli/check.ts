@@ -19,7 +19,7 @@ export const check: Verb = {
     const loaded = await loadConfig(runtime, path === undefined ? {} : { path });
     const { config } = loaded;
     const peer = peerAddress(config);
-    const say = (line: string): void => runtime.print("stdout", line);
+    const say = (line: string): boolean => runtime.print("stdout", line);
     for (const warning of loaded.warnings) runtime.print("stderr", `warning: ${warning}`);
     say(`configuration: ${loaded.path ?? "no file, environment and defaults"}`);
     say(

@@ -46,7 +46,8 @@ export async function runCli(runtime: Runtime): Promise<number> {
     return EXIT.usage;
   }
   try {
-    return await verb.run(runtime, parseArguments(name === "version" ? [] : words, verb));
+    const given = parseArguments(name === "version" ? [] : words, verb);
+    return await verb.run(name === "serve" ? runtime : strict(runtime), given);
   } catch (error) {
     if (error instanceof UsageError) {
       runtime.print("stderr", `baton ${name}: ${error.message}\n${helpFor(name)}`);
@@ -60,6 +61,24 @@ export async function runCli(runtime: Runtime): Promise<number> {
     runtime.print("stderr", `baton ${name}: ${message}`);
     return EXIT.failed;
   }
+}
+
+/**
+ * What a verb prints is what it was called for: if standard output does not take all of it (a full
+ * disk, a reader that has gone), the verb has failed, and goes on no further. A server is not ended by
+ * that.
+ */
+function strict(runtime: Runtime): Runtime {
+  return {
+    ...runtime,
+    print: (stream, line) => {
+      const isWhole = runtime.print(stream, line);
+      if (!isWhole && stream === "stdout") {
+        throw new Error("standard output did not take all of it");
+      }
+      return isWhole;
+    },
+  };
 }
 
 function help(): string {

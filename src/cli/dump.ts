@@ -5,8 +5,10 @@
 import { loadConfig } from "../config/load.ts";
 import { readSecret } from "../config/secret.ts";
 import type { FetchInit, Runtime } from "../runtime/runtime.ts";
+import { readTlsFiles } from "../host/listeners.ts";
 import { byteLines } from "../streams/byte_lines.ts";
 import { printReport, verifyDump } from "../replica/verify_dump.ts";
+import { reach } from "./admin_client.ts";
 import { type Arguments, UsageError } from "./arguments.ts";
 import { EXIT, type Verb } from "./verb.ts";
 
@@ -51,33 +53,35 @@ async function ask(
 ): Promise<Response> {
   let token = runtime.env().BATON_PEER_TOKEN?.trim() ?? "";
   let base = url;
-  if (base === undefined || token === "") {
-    const path = given.option("config");
-    const loaded = await loadConfig(runtime, path === undefined ? {} : { path }).catch((error) => {
-      // With a URL on the command line a configuration is only a place where a token may be.
-      if (base === undefined || path !== undefined) throw error;
-      return undefined;
-    });
-    const secret = loaded?.config.replica?.token;
-    if (token === "" && secret !== undefined) token = await readSecret(runtime, secret);
-    if (base === undefined) {
-      const address = loaded?.config.listen.peer;
-      if (address === undefined || address.kind !== "tcp") {
-        throw new UsageError("give a peer's URL: the configuration has no peer listener");
-      }
-      const any = address.host === "0.0.0.0" || address.host === "::";
-      const host = any ? "127.0.0.1" : address.host;
-      base = `http://${host.includes(":") ? `[${host}]` : host}:${address.port}`;
+  let unixPath: string | undefined;
+  const path = given.option("config");
+  const loaded = await loadConfig(runtime, path === undefined ? {} : { path }).catch((error) => {
+    // With a URL on the command line a configuration is only a place where a token and certificates may be.
+    if (base === undefined || path !== undefined) throw error;
+    return undefined;
+  });
+  const { token: secret, tls } = loaded?.config.replica ?? {};
+  if (token === "" && secret !== undefined) token = await readSecret(runtime, secret);
+  if (base === undefined) {
+    const address = loaded?.config.listen.peer;
+    if (address === undefined) {
+      throw new UsageError("give a peer's URL: the configuration has no peer listener");
     }
+    const isTls = tls?.cert !== undefined && tls.key !== undefined;
+    ({ base, unixPath } = reach(address, isTls ? "https" : "http"));
   }
+  if (!/^https?:\/\//i.test(base)) throw new UsageError(`${base} is no http or https URL`);
   const target = new URL(base);
   if (target.pathname === "/") target.pathname = "/dump";
+  const isHttps = target.protocol === "https:";
   const init: FetchInit = {
     headers: {
       "accept": isDynamo ? "application/json" : "application/x-ndjson",
       "accept-encoding": "identity",
       ...(token === "" ? {} : { authorization: `Bearer ${token}` }),
     },
+    ...(isHttps && tls !== undefined ? { tls: await readTlsFiles(runtime, tls) } : {}),
+    ...(unixPath === undefined ? {} : { unixPath }),
   };
   const response = await runtime.http.fetch(target, init);
   if (response.status === 200) return response;

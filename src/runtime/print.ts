@@ -37,9 +37,9 @@ class Printer {
     this.#descriptor = descriptor;
   }
 
-  print(line: string): void {
+  print(line: string): boolean {
     this.flush();
-    this.#write(ended(line));
+    return this.#write(ended(line));
   }
 
   printSoon(line: string): void {
@@ -66,9 +66,9 @@ class Printer {
 
   /**
    * A closed reader costs the text, never the process; a full non-blocking pipe is waited for, since
-   * half a line would spoil the next one.
+   * half a line would spoil the next one. True if all of it was written.
    */
-  #write(text: string): void {
+  #write(text: string): boolean {
     const bytes = encoder.encode(this.#isTorn ? `\n${text}` : text);
     let waitsSince = performance.now();
     let done = 0;
@@ -87,14 +87,15 @@ class Printer {
       }
     }
     if (done > 0) this.#isTorn = bytes[done - 1] !== 0x0a;
+    return done === bytes.length;
   }
 }
 
 const PRINTERS = { stdout: new Printer(1), stderr: new Printer(2) };
 
-/** Writes a whole line at once, after all that wait. */
-export function print(stream: Output, line: string): void {
-  PRINTERS[stream].print(line);
+/** Writes a whole line at once, after all that wait. True if all of it was written. */
+export function print(stream: Output, line: string): boolean {
+  return PRINTERS[stream].print(line);
 }
 
 /** Writes a whole line within a few milliseconds. */

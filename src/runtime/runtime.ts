@@ -30,8 +30,11 @@ export interface Runtime {
   readonly tls: Tls;
   readonly threads: Threads;
   readonly wire: Wire;
-  /** Writes a whole line to standard output or standard error, synchronously in effect. */
-  print(stream: "stdout" | "stderr", line: string): void;
+  /**
+   * Writes a whole line to standard output or standard error, synchronously in effect. False: not all
+   * of it could be written (a full disk, a reader that has gone or does not read).
+   */
+  print(stream: "stdout" | "stderr", line: string): boolean;
   /**
    * The same, but within 5 ms and together with other lines; order is kept among all lines of a stream,
    * and none is lost when the process exits, unless by SIGKILL.

@@ -3,11 +3,12 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { execFileSync } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { parseConfig } from "../../src/config/load.ts";
 import { printAddress } from "../../src/config/values.ts";
 import { startBaton } from "../../src/host/baton.ts";
 import { silentLog } from "../../src/observe/log.ts";
+import { runVerb } from "../support/baton_process.ts";
 import { runtime } from "../support/runtime.ts";
 import { inScratch, rejection, until } from "../support/scratch.ts";
 
@@ -39,10 +40,15 @@ function certificates(folder: string): { ca: string; cert: string; key: string }
   return { ca: path("ca.pem"), cert: path("own.pem"), key: path("own.key") };
 }
 
-async function start(folder: string, name: string, replica: Record<string, unknown>) {
+async function start(
+  folder: string,
+  name: string,
+  replica: Record<string, unknown>,
+  peer = "127.0.0.1:0",
+) {
   return await startBaton(runtime, silentLog, {
     config: parseConfig({
-      listen: { traffic: "127.0.0.1:0", admin: "127.0.0.1:0", peer: "127.0.0.1:0" },
+      listen: { traffic: "127.0.0.1:0", admin: "127.0.0.1:0", peer },
       stateDir: `${folder}/${name}`,
       shutdown: { announceMs: 0, budgetMs: 20_000 },
       replica,
@@ -73,6 +79,38 @@ test("a replica recovers from a peer by mutual TLS, and nobody without a certifi
     assert.is(conditions.find((one) => one.name === "recovery")?.reason, "recovered");
     await second.shutDown();
     await first.shutDown();
+  });
+});
+
+test("baton dump calls a peer listener as its configuration has it: by mutual TLS, or a socket", async () => {
+  await inScratch(async (folder) => {
+    const config = (listen: string, replica: Record<string, unknown>): string => {
+      const path = `${folder}/${Object.keys(replica).join("") || "plain"}.json`;
+      writeFileSync(path, JSON.stringify({ listen: { peer: listen }, replica }));
+      return path;
+    };
+    const whole = /^{"kind":"header".*\n{"kind":"trailer","lanes":0,"blocks":0}\n$/;
+    const tls = certificates(folder);
+    const baton = await start(folder, "first", { tls });
+    const address = baton.addresses.peer === undefined ? "" : printAddress(baton.addresses.peer);
+    const file = config(address, { tls });
+    for (const args of [[], [`https://${address}`]]) {
+      const dumped = await runVerb(["dump", ...args, "--config", file]);
+      assert.is(dumped.code, 0, dumped.stderr);
+      assert.match(dumped.stdout, whole);
+    }
+    const verified = await runVerb(["dump", "--verify", `https://${address}`, "--config", file]);
+    assert.match(verified.stdout, /^whole: 0 lanes/m);
+    const { ca } = tls;
+    const unknown = config(address, { tls: { ca }, peers: [] });
+    assert.is((await runVerb(["dump", `https://${address}`, "--config", unknown])).code, 1);
+    await baton.shutDown();
+
+    const local = await start(folder, "local", {}, `unix:${folder}/peer`);
+    const dumped = await runVerb(["dump", "--config", config(`unix:${folder}/peer`, {})]);
+    assert.is(dumped.code, 0, dumped.stderr);
+    assert.match(dumped.stdout, whole);
+    await local.shutDown();
   });
 });
 

@@ -1,9 +1,11 @@
 /** `baton dump`, as one types it. */
 
+import { spawn } from "node:child_process";
+import { closeSync, openSync } from "node:fs";
 import { readFile, writeFile } from "node:fs/promises";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { runVerb } from "../support/baton_process.ts";
+import { batonCommand, runVerb } from "../support/baton_process.ts";
 import { inScratch } from "../support/scratch.ts";
 import { closeAll, laneKey, sourceReplica, store, testReplica } from "./support/replica.ts";
 
@@ -65,6 +67,29 @@ test("verifies what a replica gives, with the token from the environment", async
   assert.match(taken.stdout, /whole: 1 lanes/);
   assert.not.match(taken.stdout + taken.stderr, /s3cret/);
   await replica.close();
+});
+
+test("a dump that its output does not take whole, since a disk is full or nobody reads, has failed", async () => {
+  const replica = await source();
+  const { command, args } = batonCommand(["dump", replica.url]);
+  const full = openSync("/dev/full", "w");
+  for (const output of [full, "pipe"] as const) {
+    const child = spawn(command, args, { stdio: ["ignore", output, "pipe"] });
+    child.stdout?.destroy();
+    let said = "";
+    child.stderr?.on("data", (chunk) => (said += chunk));
+    const code = await new Promise((resolve) => child.once("close", resolve));
+    assert.is(code, 1, said);
+    assert.match(said, /baton dump: standard output did not take all of it/);
+  }
+  closeSync(full);
+  await replica.close();
+});
+
+test("what is no URL of a peer is said to be none", async () => {
+  const { code, stderr } = await runVerb(["dump", "localhost:8082"]);
+  assert.is(code, 2);
+  assert.match(stderr, /localhost:8082 is no http or https URL/);
 });
 
 test("a replica that cannot be reached, and one that has not recovered, are errors", async () => {

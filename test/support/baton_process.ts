@@ -67,9 +67,10 @@ export async function runVerb(
 ): Promise<Finished> {
   let stdout = "";
   let stderr = "";
-  const print = (stream: "stdout" | "stderr", line: string): void => {
+  const print = (stream: "stdout" | "stderr", line: string): boolean => {
     if (stream === "stdout") stdout += `${line}\n`;
     else stderr += `${line}\n`;
+    return true;
   };
   const code = await runCli({
     ...runtime,
