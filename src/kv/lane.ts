@@ -18,6 +18,7 @@ import { type DecoderState, readDecoderState } from "./decoder_state.ts";
 import type { EventReaderSettings } from "./event_reader.ts";
 import { HoleFiller } from "./hole_filler.ts";
 import type { KvMeters } from "./kv_meters.ts";
+import type { RowBuilder } from "./lane_blocks.ts";
 import { LaneContent, type LaneIndex } from "./lane_content.ts";
 import { laneId, type LaneKey } from "./lane_key.ts";
 import { LaneOrder, type StartOver } from "./lane_order.ts";
@@ -83,6 +84,8 @@ export class Lane {
   #lastLoad: Promise<void> = Promise.resolve();
   /** The copy that is being made; batches are kept back meanwhile. */
   #cutting: Promise<LaneCut | undefined> | undefined;
+  /** Whose memory that copy is in; undefined = its own. */
+  #cuttingRows: RowBuilder | undefined;
   #isProven = false;
   #isUnnumbered = false;
   /** The worker is asked although no hole is known: nothing to speak of unless it finds one. */
@@ -198,6 +201,14 @@ export class Lane {
 
   get isClosed(): boolean {
     return this.#isClosed;
+  }
+
+  /**
+   * Resolves when the blocks of the last cut that was put in, or was to be, are not read any more. A
+   * lane that starts over, or is let go, during a load still reads them for a while.
+   */
+  get loaded(): Promise<void> {
+    return this.#lastLoad;
   }
 
   // ------------------------------------------------------------------------------- from the source
@@ -360,21 +371,31 @@ export class Lane {
 
   /**
    * An exact copy of the lane, made in slices of the event loop; batches that come meanwhile are kept
-   * back within the lane's limits and applied afterwards. Who asks while a copy is being made gets
-   * that one. Resolves with undefined when the lane was closed, or lost its content, before the end.
+   * back within the lane's limits and applied afterwards. It is in the memory of `rows` if they are
+   * given, and good until those are used again. One copy is made at a time: who asks meanwhile gets
+   * the same one, or one of its own after it if there is memory of somebody's that it is in. Resolves
+   * with undefined when the lane was closed, or lost its content, before the end.
    */
-  cutInSlices(): Promise<LaneCut | undefined> {
+  cutInSlices(rows?: RowBuilder): Promise<LaneCut | undefined> {
     if (this.#isClosed) return Promise.resolve(undefined);
-    this.#cutting ??= this.#cutNow().finally(() => {
+    const cutting = this.#cutting;
+    if (cutting !== undefined) {
+      if (rows === undefined && this.#cuttingRows === undefined) return cutting;
+      const again = (): Promise<LaneCut | undefined> => this.cutInSlices(rows);
+      return cutting.then(again, again);
+    }
+    this.#cuttingRows = rows;
+    this.#cutting = this.#cutNow(rows).finally(() => {
       this.#cutting = undefined;
+      this.#cuttingRows = undefined;
       this.#afterCut();
     });
     return this.#cutting;
   }
 
-  async #cutNow(): Promise<LaneCut | undefined> {
+  async #cutNow(rows: RowBuilder | undefined): Promise<LaneCut | undefined> {
     const pause = this.#options.slices.breather(PATIENT_TURN_MS);
-    const copy = await this.#content.copyInSlices(pause, () => this.#cutHead());
+    const copy = await this.#content.copyInSlices(pause, () => this.#cutHead(), rows);
     if (copy === undefined || this.#isClosed) return undefined;
     const { digests, ...head } = copy.noted;
     return { ...head, decoderState: { reader: copy.state, digests }, blocks: copy.blocks };

@@ -18,27 +18,37 @@ export type ChainRows = (
   to: number,
 ) => void;
 
+/** One builder may serve lane after lane: see `begin`. */
 export class RowBuilder {
   #count = 0;
   /** Rows that have their keys. */
   #chained = 0;
-  #parents: Int32Array;
-  #locals: BigUint64Array;
-  #engines: BigUint64Array;
-  #tiers: Uint8Array;
-  #copies: Uint16Array;
-  #keys: BigUint64Array;
+  readonly #hasKeys: boolean;
+  #parents = new Int32Array(0);
+  #locals = new BigUint64Array(0);
+  #engines = new BigUint64Array(0);
+  #tiers = new Uint8Array(0);
+  #copies = new Uint16Array(0);
+  #keys = new BigUint64Array(0);
   /** The row of the last block at each depth. */
   #rowAtDepth = new Int32Array(64);
 
-  /** `expected` rows fit without growing. */
-  constructor(expected: number) {
-    this.#parents = new Int32Array(expected);
-    this.#locals = new BigUint64Array(expected);
-    this.#engines = new BigUint64Array(expected);
-    this.#tiers = new Uint8Array(expected);
-    this.#copies = new Uint16Array(expected);
-    this.#keys = new BigUint64Array(expected);
+  /** Without `hasKeys` there is no column of keys: what is copied to be sent has none. */
+  constructor(hasKeys = true) {
+    this.#hasKeys = hasKeys;
+  }
+
+  /**
+   * Begins a lane of about `expected` rows in the memory of the one before, whose columns are not to
+   * be read any more.
+   */
+  begin(expected: number): void {
+    this.#count = 0;
+    this.#chained = 0;
+    if (expected <= this.#parents.length) return;
+    // The next lane may be a little larger than this one: then it need not have columns of its own.
+    const room = this.#parents.length === 0 ? expected : expected + (expected >> 3);
+    this.#allocate(room);
   }
 
   /** Adds blocks; `copies` has four bits for each tier, device lowest. */
@@ -70,6 +80,7 @@ export class RowBuilder {
 
   /** Gives the rows that were added since the last time their keys. */
   chain(chainRows: ChainRows): void {
+    if (!this.#hasKeys) return;
     chainRows(this.#keys, this.#parents, this.#locals, this.#chained, this.#count);
     this.#chained = this.#count;
   }
@@ -122,25 +133,24 @@ export class RowBuilder {
   }
 
   #grow(least: number): void {
-    const room = Math.max(least, this.#parents.length + (this.#parents.length >> 2));
-    const parents = new Int32Array(room);
-    parents.set(this.#parents);
-    this.#parents = parents;
-    const locals = new BigUint64Array(room);
-    locals.set(this.#locals);
-    this.#locals = locals;
-    const engines = new BigUint64Array(room);
-    engines.set(this.#engines);
-    this.#engines = engines;
-    const tiers = new Uint8Array(room);
-    tiers.set(this.#tiers);
-    this.#tiers = tiers;
-    const copies = new Uint16Array(room);
-    copies.set(this.#copies);
-    this.#copies = copies;
-    const keys = new BigUint64Array(room);
-    keys.set(this.#keys);
-    this.#keys = keys;
+    const [parents, locals, engines] = [this.#parents, this.#locals, this.#engines];
+    const [tiers, copies, keys] = [this.#tiers, this.#copies, this.#keys];
+    this.#allocate(Math.max(least, parents.length + (parents.length >> 2)));
+    this.#parents.set(parents);
+    this.#locals.set(locals);
+    this.#engines.set(engines);
+    this.#tiers.set(tiers);
+    this.#copies.set(copies);
+    this.#keys.set(keys);
+  }
+
+  #allocate(rows: number): void {
+    this.#parents = new Int32Array(rows);
+    this.#locals = new BigUint64Array(rows);
+    this.#engines = new BigUint64Array(rows);
+    this.#tiers = new Uint8Array(rows);
+    this.#copies = new Uint16Array(rows);
+    this.#keys = new BigUint64Array(this.#hasKeys ? rows : 0);
   }
 }
 

@@ -9,6 +9,7 @@ import type { KvEvent, LaneBlocks } from "./blocks.ts";
 import { BatchQueue } from "./batch_queue.ts";
 import { EventReader, type EventReaderSettings, type EventReaderState } from "./event_reader.ts";
 import type { KvMeters } from "./kv_meters.ts";
+import type { RowBuilder } from "./lane_blocks.ts";
 import type { LaneBatch, LaneEvent } from "./lane_types.ts";
 import type { Slices, Work } from "./slices.ts";
 
@@ -24,10 +25,14 @@ export interface LaneIndex {
     readonly left?: number;
   };
   snapshot(lane: number): LaneBlocks;
-  /** As `snapshot`, with `pause` awaited between slices; undefined if the lane changed meanwhile. */
+  /**
+   * As `snapshot`, with `pause` awaited between slices and in the memory of `rows`; undefined if the
+   * lane changed meanwhile.
+   */
   snapshotInSlices?(
     lane: number,
     pause: () => Promise<void>,
+    rows?: RowBuilder,
   ): Promise<LaneBlocks | undefined>;
   load(lane: number, blocks: LaneBlocks): void;
   /** As `load`, with `pause` awaited between slices; until the end the lane holds what it held. */
@@ -175,6 +180,7 @@ export class LaneContent implements Work {
   async copyInSlices<Noted>(
     pause: () => Promise<void>,
     note: () => Noted,
+    rows?: RowBuilder,
   ): Promise<{ blocks: LaneBlocks; state: EventReaderState; noted: Noted } | undefined> {
     const voids = this.#voids;
     this.#copies += 1;
@@ -186,7 +192,7 @@ export class LaneContent implements Work {
       if (this.#voids !== voids) return undefined;
       const blocks = this.#index.snapshotInSlices === undefined
         ? this.#index.snapshot(this.handle)
-        : await this.#index.snapshotInSlices(this.handle, pause);
+        : await this.#index.snapshotInSlices(this.handle, pause, rows);
       if (blocks === undefined || this.#voids !== voids) return undefined;
       return { blocks: this.#told(blocks), state, noted };
     } finally {

@@ -24,11 +24,13 @@ export class SlotCopy {
   #from: number;
   #level = 0;
 
-  constructor(module: IndexModule, hasher: BlockHasher, slot: number) {
+  /** The columns are made in `rows`. */
+  constructor(module: IndexModule, hasher: BlockHasher, slot: number, rows = new RowBuilder()) {
     this.#module = module;
     this.#hasher = hasher;
     this.#slot = slot;
-    this.#rows = new RowBuilder(module.call.slotCount(slot));
+    this.#rows = rows;
+    rows.begin(module.call.slotCount(slot));
     this.#from = module.call.firstHolding(slot);
     module.call.pin(slot);
   }

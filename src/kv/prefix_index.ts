@@ -214,7 +214,7 @@ export class PrefixIndex {
   /** An exact copy of what a lane holds now, parents before children; nothing for a closed lane. */
   snapshot(lane: number): LaneBlocks {
     const slot = this.#lanes.get(lane)?.slot;
-    if (slot === undefined) return new RowBuilder(0).finish();
+    if (slot === undefined) return new RowBuilder().finish();
     const copy = new SlotCopy(this.#module, this.#hasher, slot);
     while (copy.step());
     copy.unpin();
@@ -223,17 +223,19 @@ export class PrefixIndex {
 
   /**
    * `snapshot` in slices well under a millisecond, with `pause` awaited between them. What it gives is
-   * what the lane held at the start; undefined if anything changed the lane's blocks meanwhile.
+   * what the lane held at the start; undefined if anything changed the lane's blocks meanwhile. It is
+   * in the memory of `rows`, whose next lane overwrites it.
    */
   async snapshotInSlices(
     lane: number,
     pause: () => Promise<void>,
+    rows?: RowBuilder,
     rowsAtOnce = COPY_BATCH,
   ): Promise<LaneBlocks | undefined> {
     const record = this.#lanes.get(lane);
     if (record === undefined) return undefined;
     const { changes } = record;
-    const copy = new SlotCopy(this.#module, this.#hasher, record.slot);
+    const copy = new SlotCopy(this.#module, this.#hasher, record.slot, rows);
     let isSame = true;
     try {
       while (isSame && copy.step(rowsAtOnce)) {

@@ -2,7 +2,7 @@
  * Reads a Baton dump: a lane is given on only when its end line has verified all of it.
  *
  * Whatever comes (garbage, truncation, lies about sizes) ends in `DumpBroken` or `DumpRefused`, with
- * memory bounded by one lane that is wanted; lanes given on before stay valid.
+ * memory bounded by the largest lane that is wanted; lanes given on before stay valid.
  */
 
 import { byteLines, LineCut, LineTooLong } from "../streams/byte_lines.ts";
@@ -21,6 +21,7 @@ import {
   MAX_LINE_BYTES,
 } from "./dump_format.ts";
 import type { LaneCut } from "./lane_port.ts";
+import { StagedColumns } from "./staged_columns.ts";
 import { StagedLane } from "./staged_lane.ts";
 import { WorkSlice } from "../kv/work_slice.ts";
 
@@ -28,8 +29,11 @@ export interface DumpSink {
   header?(header: HeaderLine): void;
   /** Whether this lane is wanted; others are skipped without being held. */
   lane(head: LaneLine): boolean;
-  /** A verified lane. The reader waits for the promise before it reads on. */
-  commit(cut: LaneCut, head: LaneLine): void | Promise<void>;
+  /**
+   * A verified lane. The reader waits for the promise before it reads on. True says that nobody reads
+   * the cut's blocks any more: their memory is the next lane's. Otherwise they are the sink's.
+   */
+  commit(cut: LaneCut, head: LaneLine): void | Promise<boolean | void>;
   load?(load: unknown): void;
 }
 
@@ -85,6 +89,7 @@ class DumpParser {
   readonly #seen = new Set<string>();
   #header: HeaderLine | undefined;
   #staged: StagedLane | undefined;
+  #columns = new StagedColumns();
   #skipped: LaneLine | undefined;
   #lanes = 0;
   #blocks = 0;
@@ -164,7 +169,7 @@ class DumpParser {
     // Only lanes that are wanted are remembered: they are ours, so they are few.
     if (head.count <= this.#options.maxLaneBlocks && this.#sink.lane(head)) {
       this.#seen.add(id);
-      this.#staged = new StagedLane(head, bytes);
+      this.#staged = new StagedLane(head, bytes, this.#columns);
     } else {
       this.#skipped = head;
     }
@@ -203,7 +208,11 @@ class DumpParser {
       ...content,
       ...(head.degraded === null ? {} : { degraded: head.degraded }),
     };
-    return this.#sink.commit(cut, head) ?? undefined;
+    this.#columns = new StagedColumns();
+    const committed = this.#sink.commit(cut, head) ?? undefined;
+    return committed?.then((isFree) => {
+      if (isFree === true) this.#columns = staged.columns;
+    });
   }
 }
 

@@ -2,12 +2,13 @@
  * Writes a Baton dump, slice by slice.
  *
  * A lane is cut when its turn comes, so that its cursor and its blocks belong together; its columns
- * are then written out while events go on. Memory: one lane's columns and one slice, however large
- * the index is.
+ * are then written out while events go on. Memory: the largest lane's columns, which serve lane after
+ * lane, and one slice, however large the index is.
  */
 
 import { type LaneBlocks, NO_BLOCKS } from "../kv/blocks.ts";
 import { decoderText } from "../kv/decoder_text.ts";
+import { RowBuilder } from "../kv/lane_blocks.ts";
 import {
   DUMP_FORMAT,
   DUMP_VERSION,
@@ -74,8 +75,9 @@ export async function* dumpSlices(
   });
   let lanes = 0;
   let blocks = 0;
+  const rows = new RowBuilder(false);
   for (const lane of chosen) {
-    const cut = tellable(lane) ? nothingOf(lane) : await cutLane(source, lane);
+    const cut = tellable(lane) ? nothingOf(lane) : await cutLane(source, lane, rows);
     if (cut === undefined || source.store.lane(lane.key) !== lane) continue;
     source.onLane?.(cut);
     yield* laneSlices(out, cut, source.store.blockSize(lane.key), source.mustRest);
@@ -103,15 +105,17 @@ function nothingOf(lane: RecoverableLane): LaneCut {
 /**
  * Cuts a lane that is still there and can be gone on from. A cut of a lane that starts over meanwhile
  * is made again; one that does nothing else is left out, and the joiner asks its worker or another.
+ * The cut is good until `rows` are used for another.
  */
 export async function cutLane(
   source: DumpSource,
   lane: RecoverableLane,
+  rows: RowBuilder,
 ): Promise<LaneCut | undefined> {
   for (let tried = 0; tried < MAX_CUTS; tried += 1) {
     if (source.store.lane(lane.key) !== lane) return undefined;
     if (!dumpable(lane) && !tellable(lane)) return undefined;
-    const cut = await lane.cutInSlices();
+    const cut = await lane.cutInSlices(rows);
     const isGood = cut?.cursor !== undefined || lane.isUnnumbered;
     if (cut !== undefined && isGood && source.store.lane(lane.key) === lane) return cut;
   }

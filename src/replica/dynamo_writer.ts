@@ -7,6 +7,7 @@
  */
 
 import { TIERS } from "../kv/blocks.ts";
+import { RowBuilder } from "../kv/lane_blocks.ts";
 import { partitionId } from "../kv/lane_key.ts";
 import { cutLane, type DumpSource, SLICE_BYTES } from "./dump_writer.ts";
 import { dynamoPartition, dynamoWorkerId } from "./dynamo_ids.ts";
@@ -30,6 +31,7 @@ export async function* dynamoSlices(
 ): AsyncGenerator<Uint8Array<ArrayBuffer>, void> {
   const out = new SliceBuffer(SLICE_BYTES * 2);
   const { store } = source;
+  const rows = new RowBuilder(false);
   let eventId = 0;
   out.text("{");
   let first = true;
@@ -43,7 +45,7 @@ export async function* dynamoSlices(
     first = false;
     let firstEvent = true;
     for (const lane of lanes) {
-      const cut = await cutLane(source, lane);
+      const cut = await cutLane(source, lane, rows);
       if (cut === undefined) continue;
       source.onLane?.(cut);
       for (const text of eventTexts(cut, () => eventId++)) {

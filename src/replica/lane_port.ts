@@ -5,6 +5,7 @@
  * the hand-off rests on, and so that a test can put a small model in the place of the real ones.
  */
 
+import type { RowBuilder } from "../kv/lane_blocks.ts";
 import type { LaneKey } from "../kv/lane_key.ts";
 import type { HoldLimits, LaneCut, LaneState } from "../kv/lane_types.ts";
 
@@ -23,16 +24,22 @@ export interface RecoverableLane {
   /** Buffer batches instead of applying them; over the limits the lane needs another snapshot. */
   hold(limits: HoldLimits): void;
   /**
-   * An exact copy, made in slices while the lane keeps batches back. Resolves with undefined when the
+   * An exact copy, made in slices while the lane keeps batches back. Its blocks may be in the memory
+   * of `rows`: then they are good until `rows` begin another lane. Resolves with undefined when the
    * lane was closed, or lost its content, before the copy was complete.
    */
-  cutInSlices(): Promise<LaneCut | undefined>;
+  cutInSlices(rows?: RowBuilder): Promise<LaneCut | undefined>;
   /**
    * Replaces what the lane holds by the cut, drops buffered batches up to its cursor, closes a gap
    * by the worker's replay, and goes live. Rejects with an error named `LaneGap` when the gap cannot
    * be closed: the lane then still holds back, and another cut with a higher cursor may be tried.
    */
   commit(cut: LaneCut): Promise<void>;
+  /**
+   * To be asked after `commit` was called: resolves when the blocks of that cut are not read any
+   * more, whatever becomes of the lane meanwhile. Lanes without it keep what they are given.
+   */
+  readonly loaded?: Promise<void>;
   /** Ends a hold without a snapshot: the lane asks the worker's replay ring for what it can get. */
   release(): void;
   /** Forgets everything, and goes on from the next live batch. */

@@ -9,12 +9,11 @@ import { DecoderTextReader } from "../kv/decoder_text.ts";
 import { base64Length, decodeBase64 } from "./base64.ts";
 import { DumpBroken, type LaneLine, MAX_RUN_BLOCKS, type RunLine } from "./dump_format.ts";
 import { LaneDigest } from "./lane_digest.ts";
+import { StagedColumns } from "./staged_columns.ts";
 
 /** Letters of decoder text in a lane at most: so many, and so many more for each block. */
 const MAX_DECODER_TEXT = 4 * 1024 * 1024;
 const MAX_DECODER_TEXT_PER_BLOCK = 64;
-/** Rows that there is room for at first, some 600 KiB; then four times what has arrived at most. */
-const FIRST_ROWS = 16_384;
 /** Keys follow from locals and parents; the index computes them and never takes a peer's. */
 export const NO_KEYS = new BigUint64Array(0);
 
@@ -26,20 +25,18 @@ const RUN_END = encoder.encode(`"}`);
 
 export class StagedLane {
   readonly head: LaneLine;
+  readonly columns: StagedColumns;
   readonly #digest = new LaneDigest();
   #decoder: DecoderTextReader | undefined;
   /** Why the decoder's state is of no use: that costs this lane, and not the rest of the dump. */
   #decoderError: TypeError | undefined;
   #decoderLength = 0;
   #count = 0;
-  #engines = new BigUint64Array(0);
-  #locals = new BigUint64Array(0);
-  #parents = new Int32Array(0);
-  #tiers = new Uint8Array(0);
-  #copies = new Uint16Array(0);
 
-  constructor(head: LaneLine, headBytes: Uint8Array) {
+  /** Whatever `columns` hold is overwritten. */
+  constructor(head: LaneLine, headBytes: Uint8Array, columns = new StagedColumns()) {
     this.head = head;
+    this.columns = columns;
     this.#digest.text(headBytes);
   }
 
@@ -63,17 +60,18 @@ export class StagedLane {
     const from = this.#count;
     const to = from + run.count;
     if (to > this.head.count) throw new DumpBroken("more blocks than the lane line announced");
-    if (to > this.#parents.length) this.#grow(to);
+    const { columns } = this;
+    columns.reserve(to, from, this.head.count);
     const column = (text: string, bytes: Uint8Array, name: string): void => {
       if (!decodeBase64(encoder.encode(text), bytes)) {
         throw new DumpBroken(`bad base64 in "${name}"`);
       }
     };
-    column(run.engines, new Uint8Array(this.#engines.buffer, from * 8, run.count * 8), "engines");
-    column(run.locals, new Uint8Array(this.#locals.buffer, from * 8, run.count * 8), "locals");
-    const parents = this.#parents.subarray(from, to);
+    column(run.engines, new Uint8Array(columns.engines.buffer, from * 8, run.count * 8), "engines");
+    column(run.locals, new Uint8Array(columns.locals.buffer, from * 8, run.count * 8), "locals");
+    const parents = columns.parents.subarray(from, to);
     if (run.parents === undefined) {
-      for (let row = from; row < to; row += 1) this.#parents[row] = row - 1;
+      for (let row = from; row < to; row += 1) columns.parents[row] = row - 1;
     } else {
       column(run.parents, new Uint8Array(parents.buffer, from * 4, run.count * 4), "parents");
       for (let at = 0; at < run.count; at += 1) {
@@ -81,10 +79,10 @@ export class StagedLane {
         if (parent < -1 || parent >= from + at) throw new DumpBroken("a child before its parent");
       }
     }
-    const tiers = this.#tiers.subarray(from, to);
+    const tiers = columns.tiers.subarray(from, to);
     if (run.tiers === undefined) tiers.fill(this.head.tier);
     else column(run.tiers, tiers, "tiers");
-    const copies = this.#copies.subarray(from, to);
+    const copies = columns.copies.subarray(from, to);
     if (run.copies === undefined) copies.fill(1);
     else column(run.copies, new Uint8Array(copies.buffer, from * 2, run.count * 2), "copies");
     for (let at = 0; at < run.count; at += 1) {
@@ -121,22 +119,26 @@ export class StagedLane {
     const engines = after(line, at, ENGINES);
     const locals = engines < 0 ? -1 : after(line, engines + letters, LOCALS);
     if (locals < 0 || after(line, locals + letters, RUN_END) !== line.length) return false;
-    if (to > this.#parents.length) this.#grow(to);
+    const { columns } = this;
+    columns.reserve(to, from, this.head.count);
     const column = (start: number, target: BigUint64Array): boolean =>
       decodeBase64(
         line.subarray(start, start + letters),
         new Uint8Array(target.buffer, from * 8, count * 8),
       );
-    if (!column(engines, this.#engines) || !column(locals, this.#locals)) return false;
-    for (let row = from; row < to; row += 1) this.#parents[row] = row - 1;
-    this.#tiers.fill(tier, from, to);
-    this.#copies.fill(1, from, to);
+    if (!column(engines, columns.engines) || !column(locals, columns.locals)) return false;
+    for (let row = from; row < to; row += 1) columns.parents[row] = row - 1;
+    columns.tiers.fill(tier, from, to);
+    columns.copies.fill(1, from, to);
     this.#count = to;
     this.#digest.rows(this.#rows(), from, to);
     return true;
   }
 
-  /** The verified content, or `DumpBroken` when count or digest do not match what arrived. */
+  /**
+   * The verified content, in the memory of `columns`; `DumpBroken` when count or digest do not match
+   * what arrived.
+   */
   finish(count: number, digest: string): { blocks: LaneBlocks; decoderState: unknown } {
     if (count !== this.#count || count !== this.head.count) {
       throw new DumpBroken(`a lane has ${this.#count} blocks instead of ${count}`);
@@ -173,32 +175,13 @@ export class StagedLane {
   #rows(): LaneBlocks {
     return {
       count: this.#count,
-      engines: this.#engines,
-      locals: this.#locals,
-      parents: this.#parents,
-      tiers: this.#tiers,
-      copies: this.#copies,
+      engines: this.columns.engines,
+      locals: this.columns.locals,
+      parents: this.columns.parents,
+      tiers: this.columns.tiers,
+      copies: this.columns.copies,
       keys: NO_KEYS,
     };
-  }
-
-  #grow(least: number): void {
-    const size = Math.min(this.head.count, Math.max(least, FIRST_ROWS, this.#parents.length * 4));
-    const engines = new BigUint64Array(size);
-    engines.set(this.#engines);
-    this.#engines = engines;
-    const locals = new BigUint64Array(size);
-    locals.set(this.#locals);
-    this.#locals = locals;
-    const parents = new Int32Array(size);
-    parents.set(this.#parents);
-    this.#parents = parents;
-    const tiers = new Uint8Array(size);
-    tiers.set(this.#tiers);
-    this.#tiers = tiers;
-    const copies = new Uint16Array(size);
-    copies.set(this.#copies);
-    this.#copies = copies;
   }
 }
 

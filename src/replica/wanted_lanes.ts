@@ -27,7 +27,7 @@ interface Wanted {
   beyond?: { readonly epoch: string; readonly cursor: bigint };
 }
 
-/** Lanes of one dump whose replay may be under way while the next ones are read. */
+/** Lanes that may be put in while the next ones are read, where they keep what they are given. */
 const MAX_COMMITS = 8;
 /** Snapshots tried for one lane before it is given up. */
 const MAX_GAPS = 3;
@@ -113,11 +113,11 @@ export class WantedLanes {
           running.delete(done)
         );
         running.add(done);
-        // The next lane comes when this one's columns are in the index. Its replay may go on then:
-        // a worker that is slow must not stop the rest of the dump.
-        const isLoading = wanted.lane.state === "loading";
-        if (!isLoading && running.size < MAX_COMMITS) return undefined;
-        return isLoading ? Promise.race([this.#loaded(wanted), done]) : Promise.race(running);
+        // The next lane comes when nobody reads this one's columns any more. Its replay may go on
+        // then: a worker that is slow must not stop the rest of the dump.
+        const { loaded } = wanted.lane;
+        if (loaded !== undefined) return Promise.race([loaded, done]).then(() => true);
+        return running.size < MAX_COMMITS ? undefined : Promise.race(running).then(() => false);
       },
       load: (load) => this.#options.onLoad?.(load),
       settled: async () => {
@@ -232,16 +232,6 @@ export class WantedLanes {
     const { beyond } = wanted;
     if (beyond === undefined || head.cursor === null || head.epoch !== beyond.epoch) return true;
     return BigInt(head.cursor) > beyond.cursor;
-  }
-
-  #loaded(wanted: Wanted): Promise<void> {
-    return new Promise((resolve) => {
-      const forget = this.#options.store.onChange(() => {
-        if (wanted.lane.state === "loading") return;
-        forget();
-        resolve();
-      });
-    });
   }
 
   async #commit(

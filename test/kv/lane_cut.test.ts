@@ -12,6 +12,7 @@ import { BlockHasher } from "../../src/kv/hash.ts";
 import { createKvMeters } from "../../src/kv/kv_meters.ts";
 import { Lane, type LaneCut } from "../../src/kv/lane.ts";
 import type { LaneIndex } from "../../src/kv/lane_content.ts";
+import { RowBuilder } from "../../src/kv/lane_blocks.ts";
 import { PrefixIndex } from "../../src/kv/prefix_index.ts";
 import { Slices } from "../../src/kv/slices.ts";
 import { silentLog } from "../../src/observe/log.ts";
@@ -80,8 +81,10 @@ class World {
       apply: (lane, event, most) => index.apply(lane, event, Math.min(most ?? 3, 3)),
       snapshot: (lane) => index.snapshot(lane),
       // A few rows at a time, and a turn of the event loop after each of them.
-      snapshotInSlices: (lane) =>
-        index.snapshotInSlices(lane, () => new Promise((resolve) => clock.after(0, resolve)), 3),
+      snapshotInSlices: (lane, _pause, rows) => {
+        const turn = () => new Promise<void>((resolve) => clock.after(0, resolve));
+        return index.snapshotInSlices(lane, turn, rows, 3);
+      },
       load: (lane, blocks) => index.load(lane, blocks),
       count: (lane) => index.count(lane),
     };
@@ -135,9 +138,9 @@ class World {
     this.lane.receive({ ...batch(this.#next++, ...events), epoch: `e${incarnation}` });
   }
 
-  cut(): void {
+  cut(rows?: RowBuilder): void {
     this.#running += 1;
-    void this.lane.cutInSlices().then((cut) => {
+    void this.lane.cutInSlices(rows).then((cut) => {
       this.#running -= 1;
       if (cut === undefined) this.void += 1;
       else this.cuts.push(cut);
@@ -196,7 +199,7 @@ const step = fc.oneof(
   { weight: 1, arbitrary: publish("stores", fc.constant(220)) },
   { weight: 4, arbitrary: publish("removes", fc.integer({ min: 1, max: 5 })) },
   { weight: 1, arbitrary: publish("clears", fc.constant(1)) },
-  { weight: 5, arbitrary: plain("cut") },
+  { weight: 5, arbitrary: plain("cut", "own cut") },
   { weight: 14, arbitrary: plain("turn") },
   { weight: 1, arbitrary: plain("restart", "hold", "release", "degrade") },
 ) as fc.Arbitrary<
@@ -207,6 +210,7 @@ async function play(world: World, one: { op: string; seed?: number; sequences?: 
   const { op, seed = 0, sequences = 0 } = one;
   if (op === "stores" || op === "removes" || op === "clears") world.publish(op, seed, sequences);
   else if (op === "cut") world.cut();
+  else if (op === "own cut") world.cut(new RowBuilder(false));
   else if (op === "turn") await world.clock.turn();
   else if (op === "restart") world.restart();
   else if (op === "hold") world.lane.hold({ maxBatches: 1_000, maxBytes: 1e6 });
@@ -275,6 +279,30 @@ test("who asks while a cut is being made gets that one; the next one is a new on
   world.cut();
   await world.rest();
   assert.equal(world.cuts.map((cut) => cut.cursor), [0n, 1n]);
+  world.close();
+});
+
+test("who brings memory for a cut gets one of its own there, after the one that is being made", async () => {
+  const world = new World(1_000);
+  const [first, second] = [new RowBuilder(false), new RowBuilder(false)];
+  world.publish("stores", 5, 4);
+  await world.rest();
+  world.cut(first);
+  world.cut(second);
+  world.cut();
+  // The one that is being made is not of this any more; those after it are.
+  world.publish("stores", 5, 4);
+  await world.rest();
+  assert.equal(world.cuts.map((cut) => cut.cursor), [0n, 1n, 1n]);
+  for (const cut of world.cuts) world.check(cut);
+  world.cut(first);
+  await world.rest();
+  const [overwritten, other, , again] = world.cuts;
+  assert.is(again?.blocks.engines.buffer, first.finish().engines.buffer);
+  assert.is.not(other?.blocks.engines.buffer, again?.blocks.engines.buffer);
+  assert.is(overwritten?.blocks.keys.length, 0);
+  if (other !== undefined) world.check(other);
+  if (again !== undefined) world.check(again);
   world.close();
 });
 

@@ -2,6 +2,7 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import type { KvEvent } from "../../src/kv/blocks.ts";
+import { RowBuilder } from "../../src/kv/lane_blocks.ts";
 import { PrefixIndex } from "../../src/kv/prefix_index.ts";
 import { rowsOf } from "./model.ts";
 
@@ -36,10 +37,36 @@ test("a copy in slices is the copy made at once, branches and all, and copies do
   const expected = [a, b].map((lane) => index.snapshot(lane));
   for (const rows of [1, 2, 7, 64, 1_000]) {
     const copies = await Promise.all(
-      [a, b, a].map((lane) => index.snapshotInSlices(lane, soon, rows)),
+      [a, b, a].map((lane) => index.snapshotInSlices(lane, soon, undefined, rows)),
     );
     assert.equal(copies, [expected[0], expected[1], expected[0]], `${rows} rows at a time`);
   }
+});
+
+test("lanes of any size are copied one after the other in the same memory", async () => {
+  const index = await PrefixIndex.create({ blockSize: BLOCK_SIZE });
+  const lanes = [50, 400, 7, 0, 430, 64].map((size, at) => {
+    const lane = index.openLane(`w${at}`, 0);
+    if (size > 0) index.apply(lane, chain(at * 1_000, size));
+    if (size > 10) index.apply(lane, chain(at * 1_000 + 500, 20, at * 1_000 + 5));
+    // In two tiers with different numbers of copies: more rows than blocks.
+    if (size > 60) {
+      index.apply(lane, { ...chain(at * 1_000, size), tier: "host" } as KvEvent);
+      index.apply(lane, chain(at * 1_000, size));
+    }
+    return lane;
+  });
+  const rows = new RowBuilder(false);
+  const buffers = new Set<ArrayBufferLike>();
+  for (const lane of lanes) {
+    const { keys, ...expected } = index.snapshot(lane);
+    const copy = await index.snapshotInSlices(lane, soon, rows, 16);
+    assert.equal({ ...copy, keys: undefined }, { ...expected, keys: undefined });
+    assert.is(copy?.keys.length, 0, "keys are not asked for");
+    assert.is(keys.length, expected.count);
+    if (copy !== undefined) buffers.add(copy.engines.buffer);
+  }
+  assert.ok(buffers.size < lanes.length, `${buffers.size} buffers`);
 });
 
 test("a copy in slices goes on while other lanes change, and ends when its own does", async () => {
@@ -57,16 +84,21 @@ test("a copy in slices goes on while other lanes change, and ends when its own d
     index.apply(lane, chain(1, 50));
     const expected = rowsOf(index.snapshot(lane));
     let pauses = 0;
-    const copy = await index.snapshotInSlices(lane, async () => {
-      await soon();
-      pauses += 1;
-      if (pauses === 2) {
-        change(index, lane);
-        // Whatever was let go is free for others at once.
-        while (!index.tidy());
-        index.apply(index.openLane("d", 0), chain(900, 80));
-      }
-    }, 10);
+    const copy = await index.snapshotInSlices(
+      lane,
+      async () => {
+        await soon();
+        pauses += 1;
+        if (pauses === 2) {
+          change(index, lane);
+          // Whatever was let go is free for others at once.
+          while (!index.tidy());
+          index.apply(index.openLane("d", 0), chain(900, 80));
+        }
+      },
+      undefined,
+      10,
+    );
     if (isSame) assert.equal(rowsOf(copy ?? index.snapshot(-1)), expected, name);
     else assert.is(copy, undefined, name);
     if (!isSame) assert.is(pauses, 2, name);
@@ -88,12 +120,17 @@ test("nothing is evicted from a lane while it is copied", async () => {
   const expected = rowsOf(index.snapshot(a));
   let name = 1_000;
   let pauses = 0;
-  const copy = await index.snapshotInSlices(a, async () => {
-    await soon();
-    pauses += 1;
-    for (let i = 0; i < 10; i++) index.apply(b, chain(name++, 1));
-    assert.is(index.count(a), 60);
-  }, 4);
+  const copy = await index.snapshotInSlices(
+    a,
+    async () => {
+      await soon();
+      pauses += 1;
+      for (let i = 0; i < 10; i++) index.apply(b, chain(name++, 1));
+      assert.is(index.count(a), 60);
+    },
+    undefined,
+    4,
+  );
   assert.ok(pauses > 10);
   assert.equal(rowsOf(copy ?? index.snapshot(-1)), expected);
   assert.is(index.count(b), 40, "the other lane made room by itself");
@@ -106,10 +143,15 @@ test("with nothing but a copied lane to evict from, blocks are refused and said 
   const [a, b] = [index.openLane("a", 0), index.openLane("b", 0)];
   index.apply(a, chain(1, 50));
   let refused = 0;
-  await index.snapshotInSlices(a, async () => {
-    await soon();
-    refused += index.apply(b, chain(1_000, 1)).refused;
-  }, 25);
+  await index.snapshotInSlices(
+    a,
+    async () => {
+      await soon();
+      refused += index.apply(b, chain(1_000, 1)).refused;
+    },
+    undefined,
+    25,
+  );
   assert.is(refused, 1);
   assert.is(index.apply(b, chain(1_000, 1)).applied, 1);
 });
