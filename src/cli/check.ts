@@ -7,6 +7,8 @@ import { peerAddress } from "../config/rules.ts";
 import type { ServiceConfig } from "../config/service.ts";
 import { mountsOf } from "../config/service.ts";
 import { printAddress } from "../config/values.ts";
+import { printableUrl } from "../supervisor/address.ts";
+import { proxyFor } from "../supervisor/proxies.ts";
 import { EXIT, type Verb } from "./verb.ts";
 
 export const check: Verb = {
@@ -27,15 +29,20 @@ export const check: Verb = {
         (peer === undefined ? "" : `, peer ${printAddress(peer)}`),
     );
     for (const [name, service] of Object.entries(config.services)) {
-      say(`service ${name} at ${mountsOf(service).join(", ")}: ${kindOf(service)}`);
+      say(`service ${name} at ${mountsOf(service).join(", ")}: ${kindOf(service, runtime.env())}`);
     }
     say("ok");
     return EXIT.ok;
   },
 };
 
-function kindOf(service: ServiceConfig): string {
-  if (service.versions !== undefined) return `versions from ${service.versions.oracle}`;
+function kindOf(service: ServiceConfig, env: Record<string, string>): string {
+  if (service.versions !== undefined) {
+    const { oracle } = service.versions;
+    const proxy = oracle.startsWith("file:") ? undefined : proxyFor(new URL(oracle), env);
+    const way = proxy === undefined ? "" : `, through the proxy ${printableUrl(proxy)}`;
+    return `versions from ${oracle}${way}`;
+  }
   if (service.pool !== undefined) return `pool for ${service.pool.model}`;
   return `upstream ${service.upstream}`;
 }

@@ -6,7 +6,7 @@
  * of that, and leaves no idle connection behind to go stale.
  */
 
-import { Client, type Dispatcher } from "undici";
+import { Client, type Dispatcher, ProxyAgent } from "undici";
 import { errorCode, errorText } from "./error_code.ts";
 import { connectReason } from "./net_connect_error.ts";
 import { ConnectFailed, type FetchInit } from "./runtime.ts";
@@ -57,33 +57,40 @@ async function send(request: Request, init: FetchInit): Promise<Response> {
   const { signal } = request;
   signal.throwIfAborted();
   const url = new URL(request.url);
-  const client = new Client(url.origin, {
-    pipelining: 0,
-    headersTimeout: 0,
-    bodyTimeout: 0,
-    maxHeaderSize: MAX_HEAD_BYTES,
-    connectTimeout: init.connectTimeoutMs ?? DEFAULT_CONNECT_TIMEOUT_MS,
-    socketPath: init.unixPath,
-    allowH2: false,
-    connect: { ...init.tls },
-  });
+  const client = dispatcher(url, init);
   const body = request.body === null ? null : await requestBody(request, init);
-  const headers: string[] = [];
-  for (const [name, value] of request.headers) headers.push(name, value);
   return await new Promise<Response>((resolve, reject) => {
     const exchange = new Exchange(client, request.method, signal, resolve, reject);
     try {
       client.dispatch({
+        origin: url.origin,
         path: url.pathname + url.search,
         // undici's own type names the common methods only; its parser takes any token.
         method: request.method as Dispatcher.HttpMethod,
-        headers,
+        headers: Object.fromEntries(request.headers),
         body: body as Dispatcher.DispatchOptions["body"],
       }, exchange);
     } catch (error) {
       exchange.fail(error);
     }
   });
+}
+
+/** What carries one request: straight there, or by way of a proxy. */
+function dispatcher(url: URL, init: FetchInit): Dispatcher {
+  const connectTimeout = init.connectTimeoutMs ?? DEFAULT_CONNECT_TIMEOUT_MS;
+  const shared = {
+    pipelining: 0,
+    headersTimeout: 0,
+    bodyTimeout: 0,
+    maxHeaderSize: MAX_HEAD_BYTES,
+    connectTimeout,
+    allowH2: false,
+  };
+  if (init.proxy !== undefined) {
+    return new ProxyAgent({ ...shared, uri: init.proxy, requestTls: { ...init.tls } });
+  }
+  return new Client(url.origin, { ...shared, socketPath: init.unixPath, connect: { ...init.tls } });
 }
 
 /** Bytes when they are at hand (sent with their length), else the stream (sent in chunks). */
@@ -94,7 +101,7 @@ async function requestBody(request: Request, init: FetchInit): Promise<unknown> 
 
 /** One request and its answer; every way out of it ends in `#finish`, once. */
 class Exchange implements Dispatcher.DispatchHandler {
-  readonly #client: Client;
+  readonly #client: Dispatcher;
   readonly #method: string;
   readonly #signal: AbortSignal;
   readonly #resolve: (response: Response) => void;
@@ -105,7 +112,7 @@ class Exchange implements Dispatcher.DispatchHandler {
   #isFinished = false;
 
   constructor(
-    client: Client,
+    client: Dispatcher,
     method: string,
     signal: AbortSignal,
     resolve: (response: Response) => void,

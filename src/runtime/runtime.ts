@@ -362,6 +362,8 @@ export interface FetchInit extends RequestInit {
   readonly connectTimeoutMs?: number;
   /** Connect to this unix socket instead of the URL's host. */
   readonly unixPath?: string;
+  /** By way of this HTTP proxy: https in a tunnel (CONNECT), http as a request to the proxy. */
+  readonly proxy?: string;
   readonly tls?: { ca?: string; cert?: string; key?: string };
 }
 

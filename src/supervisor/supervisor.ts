@@ -32,6 +32,7 @@ import { createOracle, type Oracle } from "./oracle.ts";
 import { findOrphans, type Orphan, Orphans } from "./orphans.ts";
 import { Overrides } from "./overrides.ts";
 import { osPortCheck, PortPool } from "./ports.ts";
+import { throughProxies } from "./proxies.ts";
 import { Quarantine } from "./quarantine.ts";
 import { type EventSink, Reports } from "./reports.ts";
 import { Slots } from "./slots.ts";
@@ -91,7 +92,7 @@ export async function createSupervisor(options: SupervisorOptions): Promise<Supe
     orphans,
     reports: new Reports({ service, log, events, metrics }),
     oracle: createOracle({
-      runtime,
+      runtime: { ...runtime, http: throughProxies(runtime) },
       log,
       config,
       catalogFile: `${folders.state}/catalog.json`,
@@ -139,7 +140,8 @@ export class Supervisor implements Service {
     this.#options = options;
     this.#parts = parts;
     this.logs = new ChildLogs({ runtime, log, folder: folders.logs, config });
-    this.#installs = new Installs({ runtime, log, binDir: folders.bin, config });
+    const outward = { ...runtime, http: throughProxies(runtime) };
+    this.#installs = new Installs({ runtime: outward, log, binDir: folders.bin, config });
     const overrides = new Overrides({ runtime, binDir: folders.bin, config });
     const grace = stopGraceMs(config);
     const mayStart = (): boolean => !this.#wayDown.begun;
