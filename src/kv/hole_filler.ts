@@ -200,6 +200,8 @@ export class HoleFiller {
   #replayed(round: Round, batch: LaneBatch): boolean {
     const { order, content, limits } = this.#options;
     round.seen += 1;
+    // The first batches of all may have come live meanwhile, and be out of the ring by now.
+    if (order.admitted === undefined) order.drain();
     const { admitted } = order;
     if (admitted !== undefined && batch.seq <= admitted) {
       if (order.digests.compare(batch) === "different") {

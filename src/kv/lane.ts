@@ -88,6 +88,8 @@ export class Lane {
   #cuttingRows: RowBuilder | undefined;
   #isProven = false;
   #isUnnumbered = false;
+  /** A batch of the present publisher did not come through here: it was lost, or a cut stands for it. */
+  #hasSkipped = false;
   /** The worker is asked although no hole is known: nothing to speak of unless it finds one. */
   #isChecking = false;
   #isClosed = false;
@@ -142,6 +144,11 @@ export class Lane {
     if (this.#degraded !== undefined) return "degraded";
     if (this.#isProven) return "live";
     return this.#source === undefined ? "pending" : "subscribing";
+  }
+
+  /** Has every batch of the present publisher, from its first on, come through this lane? */
+  get hasFollowed(): boolean {
+    return this.state === "live" && this.cursor !== undefined && !this.#hasSkipped;
   }
 
   get epoch(): string {
@@ -441,6 +448,7 @@ export class Lane {
       throw this.#refused();
     }
     this.#degraded = cut.degraded;
+    this.#hasSkipped = true;
     this.#order.takesAny = false;
     this.#order.isUnverified = false;
     const named = this.#order.pending.first?.epoch;
@@ -630,6 +638,7 @@ export class Lane {
     if (!keepsPending) this.#filler.abort();
     this.#order.startOver(keepsPending);
     this.#degraded = this.#isUnnumbered ? UNNUMBERED : undefined;
+    this.#hasSkipped = false;
     this.#epoch = epoch ?? this.#options.random.uuid();
   }
 
@@ -651,6 +660,7 @@ export class Lane {
 
   #degrade(reason: string): void {
     this.#degraded = reason;
+    this.#hasSkipped = true;
     this.#log.warn("kv_lane_degraded", { reason });
   }
 

@@ -250,10 +250,9 @@ export class Subscription {
         const lane = await store.open(key, {
           blockSize,
           prepare: (opened) => {
-            // Nothing of this rank was missed if nothing of the publisher was.
-            if (primary?.state === "live" && primary.cursor !== undefined) {
-              opened.begin(decoded.seq);
-            }
+            // Nothing of this rank was missed if nothing of the publisher was. What a peer's snapshot
+            // of the registered rank stands for may have had batches of this one.
+            if (primary?.hasFollowed === true) opened.begin(decoded.seq);
             this.#adopt(opened);
           },
         });

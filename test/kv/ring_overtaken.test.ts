@@ -69,6 +69,17 @@ test("a ring that was asked after a loss and has moved on past the live batches"
   assert.is(world.lane.state, "degraded");
 });
 
+test("a worker whose first batches came live is not met late, although its ring begins later", async () => {
+  const world = await createWorld({ hasRing: true });
+  const open = closeGate(world);
+  world.lane.sourceUp(true);
+  await busy(world, 0, 9, 2);
+  await open();
+  assert.equal(world.held(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+  assert.is(world.lane.cursor, 9n);
+  assert.is(world.lane.state, "live");
+});
+
 test("after a new connection, a ring without the last batch costs what was before, and no live batch", async () => {
   const world = await liveWorld();
   const open = closeGate(world);

@@ -197,6 +197,39 @@ test("ranks that batches name get lanes of their own; one publisher's numbers co
   await until(() => lane.state === "live");
 });
 
+test("a rank that a batch names first after a snapshot of the registered one is not taken for complete", async () => {
+  const engine = await engineOf({ dpRank: 3, ringBatches: 2 });
+  const { lane } = await listen(engine);
+  for (let seq = 0; seq < 5; seq++) {
+    engine.raw({ type: "Ignored" });
+    engine.lose();
+  }
+  const { key, epoch } = lane;
+  const none = new BigUint64Array();
+  await lane.commit({
+    key,
+    epoch,
+    cursor: 4n,
+    decoderState: undefined,
+    blocks: {
+      count: 0,
+      engines: none,
+      locals: none,
+      keys: none,
+      parents: new Int32Array(),
+      tiers: new Uint8Array(),
+      copies: new Uint16Array(),
+    },
+  });
+  engine.store(tokens(1, 2));
+  engine.publish();
+  const other = () => store.lane({ ...KEY, dpRank: 3 });
+  await until(() => other()?.cursor === 5n && lane.cursor === 5n);
+  await until(() => other()?.state === "degraded");
+  assert.match(other()?.lastError ?? "", /the replay ring starts at batch 4/);
+  assert.is(lane.state, "live");
+});
+
 test("kv 160: messages of 2 or 4 frames, and numbers of 7 bytes, are skipped", async () => {
   const engine = await engineOf();
   const { subscription, lane } = await listen(engine);
