@@ -107,6 +107,9 @@ interface Measured {
   readonly dump_ms: number;
   readonly source_over_index_mib: number;
   readonly joiner_over_index_mib: number;
+  /** How much larger V8's heap is at the end; it grows with the work, also without a dump. */
+  readonly source_heap_grown_mib: number;
+  readonly joiner_heap_grown_mib: number;
   readonly source_cpu_ms: number;
   readonly joiner_cpu_ms: number;
   readonly source_turn_ms: number;
@@ -164,6 +167,8 @@ async function measure(
       source_over_index_mib: number(gave, "peakMiB") - number(before, "rssMiB"),
       joiner_over_index_mib: number(recovered, "peakMiB") - number(recovered, "rssBeforeMiB") -
         number(recovered, "indexMiB"),
+      source_heap_grown_mib: number(gave, "heapGrownMiB"),
+      joiner_heap_grown_mib: number(recovered, "heapGrownMiB"),
       source_cpu_ms: number(gave, "cpuMs"),
       joiner_cpu_ms: number(recovered, "cpuMs"),
       source_turn_ms: number(gave, "turnMs"),
