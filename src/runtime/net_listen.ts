@@ -3,10 +3,20 @@
 import { lstat, rm, stat } from "node:fs/promises";
 import { connect, type Server } from "node:net";
 import { dirname } from "node:path";
+import { setInterval } from "node:timers";
 import { errorCode, errorText } from "./error_code.ts";
 import { type Address, ListenFailed, type ListenOptions } from "./runtime.ts";
 
 const STARTING_LISTENER_MS = 50;
+/** How long a listener stands still after descriptors are free again, at most. */
+const KEEP_ACCEPTING_MS = 250;
+/** That of `node:net`. */
+const DEFAULT_BACKLOG = 511;
+
+/** What is under a server of `node:net`. */
+interface ListeningServer {
+  readonly _handle?: { readonly listen?: (backlog: number) => number } | null;
+}
 
 /** Binds and listens; returns the bound address (the real port for port 0). Throws `ListenFailed`. */
 export async function listenOn(server: Server, options: ListenOptions): Promise<Address> {
@@ -25,9 +35,23 @@ export async function listenOn(server: Server, options: ListenOptions): Promise<
   } catch (error) {
     throw listenFailure(options.address, error);
   }
+  if ("Deno" in globalThis) keepAccepting(server, options.backlog);
   const bound = server.address();
   if (bound === null || typeof bound === "string") return options.address;
   return { kind: "tcp", host: bound.address, port: bound.port };
+}
+
+/**
+ * On Deno (2.9) a server that has met the limit of descriptors never accepts again, and does not say
+ * so. Its handle, told to listen once more, goes on, and takes that for nothing at all otherwise.
+ */
+function keepAccepting(server: Server, backlog = DEFAULT_BACKLOG): void {
+  const under = server as unknown as ListeningServer;
+  const timer = setInterval(() => {
+    if (!server.listening) clearInterval(timer);
+    else under._handle?.listen?.(backlog);
+  }, KEEP_ACCEPTING_MS);
+  timer.unref();
 }
 
 function listenArguments(options: ListenOptions) {
