@@ -19,8 +19,8 @@ export interface ChildOptions {
   /** How it is not ready meanwhile: a plain 503, one that says "initialising", 404, or no answer. */
   readonly unreadyAs?: "plain" | "initializing" | "absent" | "draining" | "hang";
   readonly neverReady?: boolean;
-  /** Only its first process in a data folder ever becomes ready. */
-  readonly onlyFirstReady?: boolean;
+  /** Only its first process in a data folder runs; later ones exit at once. */
+  readonly onlyFirstRuns?: boolean;
   /** Has an admin listener on DEVSHARD_ADMIN_ADDR; lifecycle paths are then not public. */
   readonly adminApi?: boolean;
   /** `/healthz` of the public listener fails for so long. */
@@ -74,6 +74,10 @@ function main(): void {
     if (dataDir !== "") appendFileSync(`${dataDir}/${file}`, line + "\n");
   };
   record("starts.log", `${build} ${process.pid}`);
+  if (options.onlyFirstRuns) {
+    const starts = readFileSync(`${dataDir}/starts.log`, "utf8").trim().split("\n");
+    if (starts.length > 1) process.exit(7);
+  }
   let draining = false;
   let unready = false;
   let inflight = 0;
@@ -81,10 +85,7 @@ function main(): void {
   let adminPortUsed = false;
   const age = (): number => performance.now() - startedAt;
   const readyAt = (options.listenDelayMs ?? 0) + (options.readyDelayMs ?? 0);
-  const isLater = options.onlyFirstReady === true &&
-    readFileSync(`${dataDir}/starts.log`, "utf8").trim().includes("\n");
-  const isReady = (): boolean =>
-    !options.neverReady && !isLater && !unready && !draining && age() >= readyAt;
+  const isReady = (): boolean => !options.neverReady && !unready && !draining && age() >= readyAt;
 
   const json = (response: http.ServerResponse, status: number, body: unknown): void => {
     response.writeHead(status, { "content-type": "application/json" });
