@@ -4,7 +4,7 @@
 
 import { decoderText } from "../kv/decoder_text.ts";
 import type { Clock } from "../runtime/runtime.ts";
-import { DUMP_FORMAT, type HeaderLine, type LaneLine } from "./dump_format.ts";
+import { DUMP_FORMAT, DumpBroken, type HeaderLine, type LaneLine } from "./dump_format.ts";
 import { type DumpSink, readDump } from "./dump_reader.ts";
 import { readDynamoDump } from "./dynamo_reader.ts";
 
@@ -127,10 +127,20 @@ async function peek(
 ): Promise<{ start: Uint8Array; chunks: AsyncIterable<Uint8Array> }> {
   let { start, chunks } = await first(input);
   if (start[0] === 0x1f && start[1] === 0x8b) {
-    const gunzip = new DecompressionStream("gzip") as TransformStream<Uint8Array, Uint8Array>;
-    ({ start, chunks } = await first(ReadableStream.from(chunks).pipeThrough(gunzip)));
+    ({ start, chunks } = await first(ReadableStream.from(unpacked(chunks))));
   }
   return { start, chunks };
+}
+
+async function* unpacked(packed: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+  const gunzip = new DecompressionStream("gzip") as TransformStream<Uint8Array, Uint8Array>;
+  try {
+    yield* ReadableStream.from(packed).pipeThrough(gunzip);
+  } catch (error) {
+    // What a runtime says of it has no words, or none that tell a cut from a flaw.
+    if (!(error instanceof TypeError)) throw error;
+    throw new DumpBroken("its gzip data is damaged or ends early");
+  }
 }
 
 async function first(input: ReadableStream<Uint8Array>) {

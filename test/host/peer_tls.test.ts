@@ -122,6 +122,31 @@ test("a certificate without its key is refused at the start", () => {
   );
 });
 
+test("baton check looks into the files of TLS", async () => {
+  await inScratch(async (folder) => {
+    const tls = certificates(folder);
+    const file = `${folder}/check.json`;
+    const check = async (replica: Record<string, string>) => {
+      const listen = { peer: "127.0.0.1:0" };
+      writeFileSync(file, JSON.stringify({ listen, replica: { tls: replica } }));
+      return await runVerb(["check", "--config", file]);
+    };
+    assert.is((await check(tls)).code, 0);
+    for (
+      const [files, said] of [
+        [{ ca: `${folder}/none.pem` }, /replica\.tls\.ca: .*none\.pem: no such file/],
+        [{ ca: tls.key }, /replica\.tls\.ca: .*own\.key has no certificate in it/],
+        [{ ...tls, key: `${folder}/ca.key` }, /replica\.tls: /],
+        [{ ...tls, cert: tls.key }, /replica\.tls: /],
+      ] as const
+    ) {
+      const { code, stderr } = await check(files);
+      assert.is(code, 2, stderr);
+      assert.match(stderr, said);
+    }
+  });
+});
+
 test("mutual TLS guards a public peer address as a token does", () => {
   const listen = { peer: "0.0.0.0:8082" };
   const tls = { ca: "a", cert: "b", key: "c" };

@@ -3,6 +3,7 @@
 import { spawn } from "node:child_process";
 import { closeSync, openSync } from "node:fs";
 import { readFile, writeFile } from "node:fs/promises";
+import { gzipSync } from "node:zlib";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { batonCommand, runVerb } from "../support/baton_process.ts";
@@ -53,6 +54,20 @@ test("writes it to a file, verifies the file, and says when it is not whole", as
     const report = JSON.parse(bad.stdout) as { lanes: unknown[]; error: string };
     assert.is(report.lanes.length, 1);
     assert.match(report.error, /DumpBroken/);
+    const packed = gzipSync(bytes);
+    await writeFile(file, packed);
+    assert.match((await runVerb(["dump", "--verify", file])).stdout, /^whole: 1 lanes/m);
+    const flawed = packed.slice();
+    flawed.fill(0xff, packed.length >> 1);
+    for (const torn of [packed.subarray(0, packed.length >> 1), flawed]) {
+      await writeFile(file, torn);
+      const { code, stdout } = await runVerb(["dump", "--verify", file]);
+      assert.is(code, 1);
+      assert.match(
+        stdout,
+        /^NOT WHOLE after .*\n\s+DumpBroken: its gzip data is damaged or ends early$/m,
+      );
+    }
   });
   await replica.close();
 });
