@@ -110,9 +110,29 @@ function takeHandle(socket: Socket): object | undefined {
   return handle;
 }
 
-const SCRATCH_BYTES = 16_384;
-/** Where small writes are put together; ours again as soon as the kernel has taken the bytes. */
-let scratch = Buffer.allocUnsafeSlow(SCRATCH_BYTES);
+/** Where writes are put together; a buffer is ours again as soon as the kernel has taken its bytes. */
+class Scratch {
+  readonly bytes: number;
+  #buffer: Buffer | undefined;
+
+  constructor(bytes: number) {
+    this.bytes = bytes;
+  }
+
+  /** The buffer; whoever leaves bytes of it waiting says so by `keep`. */
+  take(): Buffer {
+    return this.#buffer ??= Buffer.allocUnsafeSlow(this.bytes);
+  }
+
+  keep(): void {
+    this.#buffer = undefined;
+  }
+}
+
+/** Two sizes, so that a few bytes that wait for a slow client do not hold a large buffer. */
+const SMALL = new Scratch(16_384);
+/** A whole read and a head. */
+const LARGE = new Scratch(READ_BUFFER.length + 16_384);
 
 /** The texts (as latin1) around the bytes, copied into `all`. */
 function putTogether(all: Buffer, before: string, bytes: Uint8Array, after: string): void {
@@ -199,14 +219,16 @@ class NetSocket implements ByteSocket {
 
   writeAround(before: string, bytes: Uint8Array, after: string): boolean {
     const length = before.length + bytes.length + after.length;
-    if (length > SCRATCH_BYTES) {
+    const scratch = length <= SMALL.bytes ? SMALL : LARGE;
+    if (length > scratch.bytes) {
       const all = Buffer.allocUnsafeSlow(length);
       putTogether(all, before, bytes, after);
       return this.write(all);
     }
-    putTogether(scratch, before, bytes, after);
-    const hasRoom = this.write(scratch.subarray(0, length));
-    if (this.stream.writableLength > 0) scratch = Buffer.allocUnsafeSlow(SCRATCH_BYTES);
+    const all = scratch.take();
+    putTogether(all, before, bytes, after);
+    const hasRoom = this.write(all.subarray(0, length));
+    if (this.stream.writableLength > 0) scratch.keep();
     return hasRoom;
   }
 
