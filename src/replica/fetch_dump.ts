@@ -8,6 +8,7 @@ import { DUMP_CONTENT_TYPE, DumpBroken, DumpRefused } from "./dump_format.ts";
 import { REPLICA_HEADER, SCOPE_HEADER } from "./dump_handler.ts";
 import { type DumpSink, readDump } from "./dump_reader.ts";
 import { readDynamoDump } from "./dynamo_reader.ts";
+import { gunzip } from "./gunzip.ts";
 import type { LaneKey } from "../kv/lane_key.ts";
 
 export interface FetchDumpOptions {
@@ -123,7 +124,7 @@ async function body(response: Response, options: FetchDumpOptions): Promise<Fetc
     signal: options.signal,
     ...(options.onBytes === undefined ? {} : { onBytes: options.onBytes }),
   });
-  const plain = response.headers.get("content-encoding") === "gzip" ? gunzip(chunks) : chunks;
+  const plain = response.headers.get("content-encoding") === "gzip" ? unpack(chunks) : chunks;
   const reader = {
     clock: options.runtime.clock,
     maxLaneBlocks: options.maxLaneBlocks,
@@ -143,8 +144,7 @@ async function body(response: Response, options: FetchDumpOptions): Promise<Fetc
 }
 
 /** Unpacks, in small pieces and within a bound: a few packed bytes may stand for very many. */
-async function* gunzip(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void> {
-  const gzip = new DecompressionStream("gzip") as TransformStream<Uint8Array, Uint8Array>;
+async function* unpack(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void> {
   let packed = 0;
   let unpacked = 0;
   const pieces = async function* (): AsyncGenerator<Uint8Array, void> {
@@ -156,7 +156,7 @@ async function* gunzip(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8A
       }
     }
   };
-  for await (const chunk of ReadableStream.from(pieces()).pipeThrough(gzip)) {
+  for await (const chunk of gunzip(pieces())) {
     unpacked += chunk.length;
     if (unpacked > MOST_UNPACKED * Math.max(packed, UNPACK_BYTES)) {
       throw new DumpBroken(`it unpacks to over ${MOST_UNPACKED} times its size`);

@@ -4,9 +4,10 @@
 
 import { decoderText } from "../kv/decoder_text.ts";
 import type { Clock } from "../runtime/runtime.ts";
-import { DUMP_FORMAT, DumpBroken, type HeaderLine, type LaneLine } from "./dump_format.ts";
+import { DUMP_FORMAT, type HeaderLine, type LaneLine } from "./dump_format.ts";
 import { type DumpSink, readDump } from "./dump_reader.ts";
 import { readDynamoDump } from "./dynamo_reader.ts";
+import { gunzip } from "./gunzip.ts";
 
 export interface LaneSummary {
   readonly model: string;
@@ -127,20 +128,9 @@ async function peek(
 ): Promise<{ start: Uint8Array; chunks: AsyncIterable<Uint8Array> }> {
   let { start, chunks } = await first(input);
   if (start[0] === 0x1f && start[1] === 0x8b) {
-    ({ start, chunks } = await first(ReadableStream.from(unpacked(chunks))));
+    ({ start, chunks } = await first(ReadableStream.from(gunzip(chunks))));
   }
   return { start, chunks };
-}
-
-async function* unpacked(packed: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
-  const gunzip = new DecompressionStream("gzip") as TransformStream<Uint8Array, Uint8Array>;
-  try {
-    yield* ReadableStream.from(packed).pipeThrough(gunzip);
-  } catch (error) {
-    // What a runtime says of it has no words, or none that tell a cut from a flaw.
-    if (!(error instanceof TypeError)) throw error;
-    throw new DumpBroken("its gzip data is damaged or ends early");
-  }
 }
 
 async function first(input: ReadableStream<Uint8Array>) {

@@ -267,7 +267,10 @@ test("a dump is far from that bound; gzip that is none, or that ends in the midd
   assert.is(outcome.kind, "complete");
   assert.is(taken.length, 1000);
   for (const torn of [encoder.encode("no gzip at all"), bytes.slice(0, 1000), bytes.slice(0, 5)]) {
-    assert.is((await unpacked(torn)).outcome.kind, "failed");
+    const { outcome } = await unpacked(torn);
+    assert.is(outcome.kind, "failed");
+    const reason = "reason" in outcome ? outcome.reason : "";
+    assert.is(reason, "DumpBroken: its gzip data is damaged or ends early");
   }
 });
 
