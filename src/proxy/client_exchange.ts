@@ -170,9 +170,19 @@ export abstract class ClientExchange implements ClientSide, Served {
     this.core.finished(this);
   }
 
+  /** There is no more time for it: the client hears that, as far as it can still be told. */
+  cut(): void {
+    if (this.finished) return;
+    const listeners = this.#abortListeners ?? [];
+    this.#abortListeners = undefined;
+    this.keepAlive = false;
+    this.breakRequest(new BatonError("draining", "cut: no time is left", { retryAfterS: 1 }));
+    for (const listener of listeners) listener();
+  }
+
   // -------------------------------------------------------------------------------- the answer
 
-  abstract inform(status: number, reason: string, lines: string): void;
+  abstract inform(status: number, reason: string, lines: string): boolean;
 
   abstract startAnswer(
     status: number,

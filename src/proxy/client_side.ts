@@ -71,8 +71,8 @@ export interface ClientSide extends Exchange {
   pauseRequest(): void;
   resumeRequest(): void;
 
-  /** An interim answer other than 101. */
-  inform(status: number, reason: string, lines: string): void;
+  /** Sends an interim answer other than 101. False: wait for `onClientDrain`. */
+  inform(status: number, reason: string, lines: string): boolean;
   /** Starts the answer. `lines` are complete but for framing, connection and date of our own. */
   startAnswer(
     status: number,

@@ -251,7 +251,7 @@ class H1Relay extends Relay implements UpstreamUser {
   // -------------------------------------------------------------------------------- the answer
 
   onInterim(status: number, reason: string, head: Head): void {
-    this.exchange.inform(status, reason, head.crossing(HOP_BY_HOP));
+    this.passInterim(status, reason, head);
   }
 
   onHead(status: number, reason: string, head: Head, framing: Framing, length: number): void {

@@ -74,6 +74,8 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
   #tunnel: TunnelEnd | undefined;
   /** Exchanges whose last bytes still wait for the client's window. */
   #owed: (() => void)[] = [];
+  /** Only the connection's end tells the client that the last answer is whole. */
+  #endsLastAnswer = false;
   /** The present request, when it is llhttp that reads it. */
   #odd: OddRequest | undefined;
 
@@ -477,6 +479,7 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     this.core.finished(exchange);
     this.#settle(exchange);
     this.#exchange = undefined;
+    this.#endsLastAnswer = exchange.endsWithConnection;
     if (!exchange.requestComplete || !exchange.keepAlive || this.#hasFin) return this.#close();
     this.#state = READ_HEAD;
     this.deadlineMs = this.core.now() + this.core.limits.keepAliveMs;
@@ -530,8 +533,10 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
 
   #destroy(reset = false): void {
     if (this.#state === CLOSED) return;
+    const isIncomplete = this.#exchange?.endsWithConnection ??
+      (this.#endsLastAnswer && this.#socket.pendingBytes > 0);
     this.#gone();
-    this.#socket.destroy(reset);
+    this.#socket.destroy(reset || isIncomplete);
   }
 
   /** Answers something that never became an exchange, and closes. */
@@ -641,8 +646,9 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     }
   }
 
-  /** Cuts the connection, whatever is on it. */
+  /** Cuts the connection; a request that is on it hears why. */
   cut(): void {
+    if (this.#state !== TUNNEL) this.#exchange?.cut();
     this.#destroy();
   }
 

@@ -25,6 +25,11 @@ export class H1Exchange extends ClientExchange {
     this.#connection = connection;
   }
 
+  /** The answer has begun, and has neither a length nor chunks. */
+  get endsWithConnection(): boolean {
+    return this.#framing === "close";
+  }
+
   resumeRequest(): void {
     if (!this.requestPaused) return;
     this.requestPaused = false;
@@ -33,9 +38,11 @@ export class H1Exchange extends ClientExchange {
 
   // -------------------------------------------------------------------------------- the answer
 
-  inform(status: number, reason: string, lines: string): void {
-    if (this.answered || this.finished || this.httpVersion < 11) return;
-    this.#connection.write(`HTTP/1.1 ${status} ${reason}\r\n${lines}\r\n`);
+  inform(status: number, reason: string, lines: string): boolean {
+    if (this.answered || this.finished || this.httpVersion < 11) return true;
+    const hasRoom = this.#connection.write(`HTTP/1.1 ${status} ${reason}\r\n${lines}\r\n`);
+    if (!hasRoom) this.stalled();
+    return hasRoom;
   }
 
   startAnswer(
@@ -94,7 +101,7 @@ export class H1Exchange extends ClientExchange {
    * the client that this one is not.
    */
   protected breakOff(): void {
-    this.#connection.breakOff(this, this.#framing === "close");
+    this.#connection.breakOff(this, this.endsWithConnection);
   }
 
   protected override sendWhole(status: number, lines: string, body: Uint8Array): void {

@@ -207,6 +207,7 @@ export class H2Connection implements H2Owner, ServedConnection, ServerHandlers, 
   }
 
   cut(): void {
+    for (const exchange of [...this.#open]) exchange.cut();
     this.#session.destroy();
   }
 

@@ -126,8 +126,11 @@ export class H2Exchange extends ClientExchange implements StreamHandlers, Timed 
 
   // -------------------------------------------------------------------------------- the answer
 
-  inform(status: number, _reason: string, lines: string): void {
-    if (!this.answered && !this.finished) this.#stream.inform(status, lines);
+  inform(status: number, _reason: string, lines: string): boolean {
+    if (this.answered || this.finished) return true;
+    const hasRoom = this.#stream.inform(status, lines);
+    if (!hasRoom) this.stalled();
+    return hasRoom;
   }
 
   startAnswer(

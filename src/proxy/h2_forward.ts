@@ -156,7 +156,7 @@ class H2Relay extends Relay implements ClientStreamHandlers, Timed {
   // -------------------------------------------------------------------------------- the answer
 
   inform(status: number, head: Head): void {
-    if (!this.done) this.exchange.inform(status, "", head.crossing(HOP_BY_HOP));
+    this.passInterim(status, "", head);
   }
 
   head(status: number, head: Head, isComplete: boolean): void {

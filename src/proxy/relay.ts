@@ -173,6 +173,13 @@ export abstract class Relay implements RequestSink {
 
   // -------------------------------------------------------------------------------- the answer
 
+  /** An interim answer leaves as it comes, as long as the client takes them. */
+  protected passInterim(status: number, reason: string, head: Head): void {
+    if (this.done || this.exchange.inform(status, reason, head.crossing(HOP_BY_HOP))) return;
+    this.#answerPaused = true;
+    this.pauseAnswer();
+  }
+
   /** The answer's head has come; `more` are lines that it lacks. */
   protected answered(
     status: number,

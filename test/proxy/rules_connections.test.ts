@@ -24,6 +24,7 @@ import {
   valuesOf,
   withProxy,
 } from "./wire.ts";
+import { DATA, FrameClient, GET_FIELDS } from "./h2_wire.ts";
 
 const OK = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n";
 const CHUNKED = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -167,8 +168,10 @@ test("rule 67: bytes that came before the child died are delivered", async () =>
 });
 
 /** Sends 64 KiB pieces until the other side takes no more for a while; answers the bytes taken. */
-async function fill(socket: { write(data: Uint8Array): boolean; writableLength: number }) {
-  const piece = Buffer.alloc(65536, 0x61);
+async function fill(
+  socket: { write(data: Uint8Array): boolean; writableLength: number },
+  piece: Uint8Array = Buffer.alloc(65536, 0x61),
+) {
   let taken = 0;
   let quietLooks = 0;
   while (quietLooks < 40 && taken < 64 * 1024 * 1024) {
@@ -195,6 +198,33 @@ test("rule 68: a client that reads nothing stops the child within a few MiB", as
     assert.ok(taken < 24 * 1024 * 1024, `${taken} bytes were taken`);
     client.destroy();
     await eventually("the child is told", () => side.closed || side.fin);
+  });
+});
+
+test("rule 68: interim answers stop the child likewise, and go on when the client reads", async () => {
+  await withProxy({}, async (proxy, upstream) => {
+    upstream.onRequest = () => {};
+    // Nothing that HTTP/2 would make smaller.
+    const hint = `HTTP/1.1 103 Early Hints\r\nSet-Cookie: ${"~".repeat(1000)}\r\n\r\n`;
+    const h1 = await Client.to(proxy.port);
+    h1.socket.pause();
+    h1.send(KEEP);
+    const h2 = new FrameClient(proxy.port).hello();
+    h2.socket.pause();
+    h2.ask(1, GET_FIELDS);
+    await upstream.request(1);
+    for (const side of upstream.sides) {
+      const taken = await fill(side.socket, Buffer.from(hint.repeat(60)));
+      assert.ok(taken < 24 * 1024 * 1024, `${taken} bytes were taken`);
+      side.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    }
+    h1.socket.resume();
+    assert.is(bodyOf((await h1.until(/ok$/)).slice(-80)), "ok");
+    h2.socket.resume();
+    const last = await h2.until("the body", ({ type }) => type === DATA);
+    assert.is(Buffer.from(last.payload).toString(), "ok");
+    h1.destroy();
+    h2.destroy();
   });
 });
 

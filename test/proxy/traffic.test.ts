@@ -16,6 +16,7 @@ import {
   valuesOf,
   withProxy,
 } from "./wire.ts";
+import { H2Client } from "./h2_wire.ts";
 
 const KEEP = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -369,6 +370,47 @@ test("a cut lease breaks its answer, or is a 503 before one, and says so", async
       ["cut", "drain_deadline"],
       ["cut", "drain_deadline"],
     ]);
+  });
+});
+
+test("what there is no time left for hears so, is logged as cut, and never looks whole", async () => {
+  await withProxy({}, async (proxy, upstream) => {
+    upstream.onRequest = (side, request) => {
+      if (!request.includes("/half")) return;
+      side.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n");
+    };
+    const waiting = await Client.to(proxy.port);
+    waiting.send(get("/waiting"));
+    const half = await Client.to(proxy.port);
+    half.send(get("/half"));
+    const old = await Client.to(proxy.port);
+    old.send("GET /half/old HTTP/1.0\r\nHost: a\r\n\r\n");
+    const h2 = await H2Client.to(proxy.port);
+    const streams = [h2.ask("/waiting"), h2.ask("/half")];
+    await Promise.all([half.until("hi"), old.until("hi"), streams[1]?.until("hi")]);
+    await upstream.request(4);
+    const closed = proxy.server.close();
+    proxy.server.destroy();
+    const refused = await waiting.untilClosed();
+    assert.equal([statusOf(refused), valuesOf(refused, "retry-after")], [503, ["1"]]);
+    assert.not.match(await half.untilClosed(), "0\r\n\r\n");
+    await eventually("what only its end would complete is reset", () => old.closed);
+    assert.is((old.error as { code?: string } | undefined)?.code, "ECONNRESET");
+    for (const stream of streams) await stream.done();
+    assert.equal(streams.map(({ status, ended }) => [status, ended]), [[503, true], [200, false]]);
+    await closed;
+    h2.destroy();
+    const logged = proxy.lines.filter(({ event }) => event === "request");
+    assert.equal(
+      logged.map(({ target, status, reason }) => `${target} ${status} ${reason}`).sort(),
+      [
+        "/half 200 draining",
+        "/half 200 draining",
+        "/half/old 200 draining",
+        "/waiting 503 draining",
+        "/waiting 503 draining",
+      ],
+    );
   });
 });
 

@@ -183,6 +183,8 @@ export class ClientSession extends Session<ClientStream> {
     if (status < 200) {
       // 101 is not for HTTP/2 (section 8.6), and none of them is the end.
       if (status === 101 || ends) return false;
+      // Flow control does not hold these up.
+      this.spend();
       stream.inform(status, this.#head);
       return true;
     }

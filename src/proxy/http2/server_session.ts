@@ -181,9 +181,11 @@ export class ServerStream extends Stream {
     this.#sendHead = sendHead;
   }
 
-  /** An interim answer (1xx but 101). */
-  inform(status: number, lines: string): void {
-    if (!this.isClosed) this.#sendHead(status, lines, false);
+  /** An interim answer (1xx but 101). False: wait for `drain`. */
+  inform(status: number, lines: string): boolean {
+    if (this.isClosed) return true;
+    this.#sendHead(status, lines, false);
+    return this.hasRoom();
   }
 
   /** Begins the answer; `end` or `write` follow. The lines are valid header lines. */

@@ -213,6 +213,7 @@ export abstract class Session<S extends Stream> implements SocketHandlers, Frame
   /** Cuts the connection; with a code the other side is told why. */
   destroy(code: number = H2_ERRORS.none): void {
     if (code === H2_ERRORS.none) {
+      if (this.isOpen) this.flush();
       this.#socket.destroy();
       return this.close();
     }

@@ -96,7 +96,17 @@ export class Stream {
     if (sent < chunk.length) {
       this.#queue.push(chunk.slice(sent));
       this.#queuedBytes += chunk.length - sent;
-    } else if (this.home.hasRoom) return true;
+      return this.#waitForRoom();
+    }
+    return this.hasRoom();
+  }
+
+  /** Whether more may be sent; if not, `drain` is told when it may. */
+  protected hasRoom(): boolean {
+    return this.home.hasRoom || this.#waitForRoom();
+  }
+
+  #waitForRoom(): false {
     this.#wantsDrain = true;
     this.home.wait(this);
     return false;
