@@ -31,6 +31,8 @@ export interface TunnelEnd {
   onTunnelFin(): void;
   onTunnelDrain(): void;
   onTunnelClosed(): void;
+  /** Ends both sides; those between two WebSocket frames hear Close 1001 first. */
+  cutTunnel(reason: string): void;
 }
 
 /** A socket after its upgrade. */

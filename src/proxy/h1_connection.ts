@@ -648,7 +648,8 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
 
   /** Cuts the connection; a request that is on it hears why. */
   cut(): void {
-    if (this.#state !== TUNNEL) this.#exchange?.cut();
+    if (this.#state === TUNNEL) this.#tunnel?.cutTunnel("draining");
+    else this.#exchange?.cut();
     this.#destroy();
   }
 

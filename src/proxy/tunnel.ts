@@ -40,8 +40,12 @@ export class Tunnel implements Timed {
     this.#down = new Flow(isWebSocket ? CLOSE_GOING_AWAY : undefined, closed);
     deadlines.add(this);
     const moved = () => this.#watchHalfClosed();
-    this.client = new End(this.#up, this.#down, moved);
-    this.upstream = new End(this.#down, this.#up, moved);
+    const cut = (reason: string) => {
+      this.warn();
+      this.destroy(reason);
+    };
+    this.client = new End(this.#up, this.#down, moved, cut);
+    this.upstream = new End(this.#down, this.#up, moved, cut);
   }
 
   /** Starts the flow. `rest` came from the target with its 101. */
@@ -167,12 +171,14 @@ class End implements TunnelEnd {
   readonly #out: Flow;
   readonly #back: Flow;
   readonly #moved: () => void;
+  readonly cutTunnel: (reason: string) => void;
 
   /** `out` carries what this end sends, `back` what it receives; `moved` hears of each arrival. */
-  constructor(out: Flow, back: Flow, moved: () => void) {
+  constructor(out: Flow, back: Flow, moved: () => void, cut: (reason: string) => void) {
     this.#out = out;
     this.#back = back;
     this.#moved = moved;
+    this.cutTunnel = cut;
   }
 
   onTunnelData(chunk: Uint8Array): void {

@@ -145,4 +145,18 @@ test("frame boundaries are found wherever the bytes are cut", () => {
   assert.is(boundaries.toBoundary(bytes.subarray(3)), 4);
 });
 
+test("what there is no time left for hears Close 1001 too, and is logged as cut", async () => {
+  await withProxy({}, async (proxy, upstream) => {
+    const [client, side] = await open(proxy, upstream);
+    const closed = proxy.server.close();
+    proxy.server.destroy();
+    await client.untilClosed();
+    assert.is(client.received, CLOSE_1001);
+    await side.until(MASKED_CLOSE_1001);
+    await closed;
+    const logged = proxy.lines.filter(({ event }) => event === "request");
+    assert.equal(logged.map(({ status, reason }) => [status, reason]), [[101, "draining"]]);
+  });
+});
+
 test.run();
