@@ -52,6 +52,7 @@ export const SCOPE_HEADER = "baton-dump-scope";
 
 type Slice = Uint8Array<ArrayBuffer>;
 
+const LANE_ID_SHAPE = '["model","group","worker",dpRank] as JSON';
 const MOST_LANE_FILTERS = 256;
 
 /**
@@ -75,8 +76,9 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
     try {
       return await answer(c);
     } catch (error) {
+      if (error instanceof BatonError) return refuse(error);
       log.error("dump_failed", { error });
-      return refuse(error instanceof BatonError ? error : new BatonError("internal", "no dump"));
+      return refuse(new BatonError("internal", "no dump"));
     }
   };
 
@@ -107,7 +109,7 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
     const wanted = isWhole
       ? named
       : (lane: RecoverableLane) => options.offers?.(lane) === true && (named?.(lane) ?? true);
-    const maxBytes = positive(c.req.query("max_bytes"));
+    const maxBytes = byteBound(c.req.query("max_bytes"));
     if (maxBytes !== undefined && leastBytes(json) > maxBytes) {
       return refuse(new BatonError("body_too_large", `the dump has over ${maxBytes} bytes`));
     }
@@ -189,13 +191,33 @@ async function* resumed(
 }
 
 /** `?lane=<JSON of [model, group, worker, dpRank]>`, as often as there are lanes to ask for. */
+/** Lanes of the ids given; undefined for all. Throws `bad_request` for what is no lane's id. */
 function laneFilter(ids: readonly string[]): ((lane: RecoverableLane) => boolean) | undefined {
   if (ids.length === 0) return undefined;
-  const wanted = new Set(ids.slice(0, MOST_LANE_FILTERS));
+  const wanted = new Set(ids.slice(0, MOST_LANE_FILTERS).map(readLaneId));
   return (lane) => wanted.has(laneId(lane.key));
 }
 
-function positive(value: string | undefined): number | undefined {
-  const number = Number(value);
-  return Number.isInteger(number) && number > 0 ? number : undefined;
+function readLaneId(text: string): string {
+  let parts: unknown;
+  try {
+    parts = JSON.parse(text);
+  } catch {
+    throw badQuery("lane", LANE_ID_SHAPE, text);
+  }
+  const isId = Array.isArray(parts) && parts.length === 4 && Number.isSafeInteger(parts[3]) &&
+    parts.slice(0, 3).every((part) => typeof part === "string");
+  if (!isId) throw badQuery("lane", LANE_ID_SHAPE, text);
+  return JSON.stringify(parts);
+}
+
+/** Undefined for no bound. Throws `bad_request` for what is no number. */
+function byteBound(value: string | undefined): number | undefined {
+  if (value === undefined) return undefined;
+  if (!/^\d{1,15}$/.test(value)) throw badQuery("max_bytes", "a whole number of bytes", value);
+  return Number(value) || undefined;
+}
+
+function badQuery(name: string, allowed: string, value: string): BatonError {
+  return new BatonError("bad_request", `${name} must be ${allowed}, not ${value.slice(0, 100)}`);
 }

@@ -91,6 +91,26 @@ test("kv 34: max_bytes that is too small: 413; 0 or absent: no limit", async () 
   await served.close();
 });
 
+test("a lane or a bound that is none is refused, and the answer says what is allowed", async () => {
+  const served = await serve(SMALL());
+  for (
+    const [query, allowed] of [
+      ["?lane=m", /lane must be \["model","group","worker",dpRank\] as JSON, not m/],
+      [`?lane=${encodeURIComponent('["m","g","w"]')}`, /lane must be/],
+      ["?max_bytes=abc", /max_bytes must be a whole number of bytes, not abc/],
+      ["?max_bytes=-1", /max_bytes must be/],
+    ] as const
+  ) {
+    const response = await fetch(served.url + query);
+    assert.is(response.status, 400, query);
+    assert.match((await response.json() as { error: { message: string } }).error.message, allowed);
+  }
+  const unknown = encodeURIComponent('["other", "g", "w", 0]');
+  const none = await (await fetch(`${served.url}?lane=${unknown}`)).text();
+  assert.match(none, /{"kind":"trailer","lanes":0,"blocks":0}\n$/);
+  await served.close();
+});
+
 test("kv 34: a dump that turns out to be larger than max_bytes breaks off", async () => {
   const served = await serve(LARGE());
   const response = await fetch(`${served.url}?max_bytes=6400000`);
