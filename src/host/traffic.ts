@@ -9,7 +9,12 @@ import type { Lifecycle } from "../lifecycle/mod.ts";
 import type { Log } from "../observe/log.ts";
 import type { Metrics } from "../observe/metrics.ts";
 import { Routes } from "../proxy/routes.ts";
-import { startTraffic, type TrafficOptions, type TrafficServer } from "../proxy/traffic.ts";
+import {
+  startTraffic,
+  type TrafficOptions,
+  type TrafficServer,
+  type TrafficSettings,
+} from "../proxy/traffic.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import { startThreadedTraffic } from "../threads/threaded_traffic.ts";
 import type { HostedService } from "./hosted.ts";
@@ -84,7 +89,7 @@ export async function hostTraffic(options: HostTrafficOptions): Promise<HostedTr
   }
 }
 
-type Settings = ReturnType<typeof trafficSettings> & Pick<TrafficOptions, "listen" | "tls">;
+type Settings = TrafficSettings & Pick<TrafficOptions, "listen" | "tls">;
 
 /**
  * How many threads there will be, 1 for none beside the main one. Threads can share a TCP port, since
@@ -142,18 +147,7 @@ async function startThreads(
 /** What of a listener is plain values. */
 export function trafficSettings(
   { traffic }: Pick<Config, "traffic">,
-): Pick<
-  TrafficOptions,
-  | "trustedProxies"
-  | "limits"
-  | "timeouts"
-  | "accessLog"
-  | "showGeneration"
-  | "upgrades"
-  | "pseudonym"
-  | "ownPaths"
-  | "http2"
-> {
+): TrafficSettings {
   return {
     trustedProxies: traffic.trustedProxies,
     limits: traffic.limits,

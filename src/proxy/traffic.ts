@@ -92,6 +92,20 @@ export interface ConnectionCount {
   give(): void;
 }
 
+/** What of the options is plain values: the same for each thread. */
+export type TrafficSettings = Pick<
+  TrafficOptions,
+  | "trustedProxies"
+  | "limits"
+  | "timeouts"
+  | "accessLog"
+  | "showGeneration"
+  | "upgrades"
+  | "pseudonym"
+  | "ownPaths"
+  | "http2"
+>;
+
 export interface TrafficServer {
   readonly address: Address;
   /** The forwarder that the services use. */

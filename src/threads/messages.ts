@@ -6,7 +6,7 @@
 import type { ForwardOutcome } from "../proxy/exchange.ts";
 import type { LeaseKind, TargetOptions } from "../proxy/target.ts";
 import type { Timeouts } from "../proxy/timeouts.ts";
-import type { TrafficOptions } from "../proxy/traffic.ts";
+import type { TrafficOptions, TrafficSettings } from "../proxy/traffic.ts";
 import type { PoolConfig } from "../config/pool.ts";
 import type { Level } from "../observe/log.ts";
 import type { PromptFacts } from "../router/prompt_facts.ts";
@@ -55,20 +55,7 @@ export interface Table {
   readonly targets: readonly SharedTarget[];
 }
 
-export interface ListenerSettings extends
-  Pick<
-    TrafficOptions,
-    | "trustedProxies"
-    | "limits"
-    | "timeouts"
-    | "accessLog"
-    | "showGeneration"
-    | "upgrades"
-    | "pseudonym"
-    | "ownPaths"
-    | "tls"
-    | "http2"
-  > {
+export interface ListenerSettings extends TrafficSettings, Pick<TrafficOptions, "tls"> {
   readonly listen: ListenOptions;
   readonly logLevel: Level;
 }
