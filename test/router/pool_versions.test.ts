@@ -4,7 +4,7 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { ConfigError } from "../../src/config/problems.ts";
 import { parseConfig } from "../../src/config/load.ts";
-import { type BatonProcess, startBatonProcess } from "../support/baton_process.ts";
+import { basePort, type BatonProcess, startBatonProcess } from "../support/baton_process.ts";
 import { type BuildOptions, FileOracle, makeBuild } from "../support/builds.ts";
 import { inScratch, until } from "../support/scratch.ts";
 import { MODEL, tokens, type WorkerStatus, worldOf } from "./pool_world.ts";
@@ -39,7 +39,7 @@ async function withVersions(
             binaryName: "child",
             dataDir: `${folder}/data`,
             bakeMs: 0,
-            basePort: 20_000 + Math.floor(Math.random() * 30_000),
+            basePort: basePort(),
           },
         },
       },

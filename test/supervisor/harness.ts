@@ -11,6 +11,7 @@ import { Routes } from "../../src/proxy/routes.ts";
 import { startTraffic, type TrafficServer } from "../../src/proxy/traffic.ts";
 import type { Files } from "../../src/runtime/runtime.ts";
 import { createSupervisor, type Supervisor } from "../../src/supervisor/supervisor.ts";
+import { basePort } from "../support/baton_process.ts";
 import { type BuildOptions, FileOracle, makeBuild, type TestBuild } from "../support/builds.ts";
 import { runtime } from "../support/runtime.ts";
 
@@ -104,7 +105,7 @@ export async function createHarness(options: HarnessOptions = {}): Promise<Harne
     mounts: ["/", "/devshard"],
     config: defaultVersionsConfig({
       ...QUICK,
-      basePort: 20_000 + Math.floor(Math.random() * 30_000),
+      basePort: basePort(),
       ...options.config,
       oracle: options.config?.oracle ?? `file:${oracle.path}`,
     }),

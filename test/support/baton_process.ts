@@ -28,12 +28,15 @@ process.on("exit", () => {
 });
 const onExit = (end: () => void): void => void atExit.add(end);
 
+let basePorts = 0;
+
 /**
- * A first port for children that no other test is likely to have: whether a port is free is looked at
- * before the child binds it, and tests run side by side. Below the range of ephemeral ports.
+ * A first port for children that no other test has: whether a port is free is looked at before the
+ * child binds it, and tests run side by side, each as a process with a number of its own. Twenty ports
+ * each, all below the range of ephemeral ports.
  */
 export function basePort(): number {
-  return 10_000 + Math.floor(Math.random() * 1100) * 20;
+  return 10_000 + (process.pid + 131 * basePorts++) % 1100 * 20;
 }
 
 /**
