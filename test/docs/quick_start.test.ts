@@ -4,7 +4,6 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { spawn } from "node:child_process";
 import { readFileSync, symlinkSync } from "node:fs";
-import { createServer } from "node:net";
 import process from "node:process";
 import { fileURLToPath } from "node:url";
 import { basePort, plainEnvironment } from "../support/baton_process.ts";
@@ -13,18 +12,10 @@ import { inScratch } from "../support/scratch.ts";
 const root = fileURLToPath(new URL("../../", import.meta.url));
 const page = readFileSync(`${root}docs/quick-start.md`, "utf8");
 
-async function freePort(): Promise<string> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", () => resolve()));
-  const { port } = server.address() as { port: number };
-  await new Promise((resolve) => server.close(resolve));
-  return String(port);
-}
-
 test("every block of the quick start runs, and says what the page says", async () => {
   const blocks = [...page.matchAll(/```sh\n([\s\S]*?)```/g)].map(([, block]) => block ?? "");
   assert.is(blocks.length, 8);
-  const ports = { 8080: await freePort(), 8081: await freePort() };
+  const ports = { 8080: String(basePort()), 8081: String(basePort()) };
   // A block that fails must not leave Baton and its children behind.
   const pid = "quick-start/baton.pid";
   const cleanUp = `trap 'if [ -f ${pid} ]; then kill -TERM $(cat ${pid}); sleep 3; fi' EXIT`;

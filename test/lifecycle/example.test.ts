@@ -5,23 +5,15 @@ import * as assert from "uvu/assert";
 import { spawn } from "node:child_process";
 import { readFileSync } from "node:fs";
 import http from "node:http";
-import { createServer } from "node:net";
 import process from "node:process";
 import { fileURLToPath } from "node:url";
 import * as exported from "baton/lifecycle";
+import { basePort } from "../support/baton_process.ts";
 import { until } from "../support/scratch.ts";
 
 const root = fileURLToPath(new URL("../../", import.meta.url));
 const example = `${root}docs/examples/lifecycle.ts`;
 const page = readFileSync(`${root}docs/lifecycle.md`, "utf8");
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", () => resolve()));
-  const { port } = server.address() as { port: number };
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
 
 test("the page shows the example as it is", () => {
   const block = /```ts\n([\s\S]*?)```/.exec(page)?.[1];
@@ -38,7 +30,7 @@ test("the functions that the page names are exported", () => {
 });
 
 test("the example drains: the stream ends complete, late requests get 503, the process ends", async () => {
-  const [port, adminPort] = [await freePort(), await freePort()];
+  const [port, adminPort] = [basePort(), basePort()];
   const onDeno = "Deno" in globalThis;
   const args = onDeno ? ["run", "-A", "--no-check", "--quiet", example] : [example];
   const child = spawn(process.execPath, args, {

@@ -10,6 +10,7 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { dumpSlices } from "../../src/replica/dump_writer.ts";
 import {
+  basePort,
   type BatonProcess,
   runBaton,
   runVerb,
@@ -96,15 +97,6 @@ async function metric(baton: BatonProcess, name: string): Promise<number | undef
   return line === undefined ? undefined : Number(line.slice(name.length));
 }
 
-/** A port of this address that was free a moment ago. */
-async function freePort(host: string): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, host, () => resolve()));
-  const { port } = server.address() as { port: number };
-  await new Promise<void>((resolve) => server.close(() => resolve()));
-  return port;
-}
-
 /** A peer that is no Baton: it answers as it is told. */
 async function strangePeer(handle: http.RequestListener): Promise<string> {
   const server = http.createServer(handle);
@@ -121,7 +113,7 @@ async function strangePeer(handle: http.RequestListener): Promise<string> {
 test("kv 41, mistake 1: Batons that start together, each told that the others serve, all get ready", async () => {
   await fleet(async (world) => {
     const hosts = ["127.0.0.21", "127.0.0.22", "127.0.0.23"];
-    const ports = await Promise.all(hosts.map(freePort));
+    const ports = hosts.map(basePort);
     const peers = hosts.map((host, at) => `http://${host}:${ports[at]}`);
     const worker = await engine();
     const batons = await Promise.all(hosts.map((host, at) =>
@@ -157,7 +149,7 @@ test("mistake 1, kv 18, 25: a roll-out through EndpointSlices, idle and then wit
     const pod = async () => {
       const name = `pod-${pods}`;
       const host = `127.0.0.${31 + pods++}`;
-      const port = await freePort(host);
+      const port = basePort();
       const show = (conditions: { ready: boolean; serving: boolean; terminating: boolean }) =>
         kube.set(slice(name, [{ addresses: [host], conditions }], {
           ports: [{ name: "peer", port }],

@@ -8,6 +8,7 @@ import {
   waitReady,
 } from "../../src/supervisor/readiness.ts";
 import { CalledOff } from "../../src/supervisor/wait.ts";
+import { basePort } from "../support/baton_process.ts";
 import { runtime } from "../support/runtime.ts";
 
 type Handler = (path: string) => Response | Promise<Response>;
@@ -20,12 +21,6 @@ async function serve(handler: Handler): Promise<{ port: number; close: () => Pro
   );
   if (server.address.kind !== "tcp") throw new Error("not TCP");
   return { port: server.address.port, close: () => server.destroy() };
-}
-
-async function closedPort(): Promise<number> {
-  const server = await serve(() => new Response());
-  await server.close();
-  return server.port;
 }
 
 const PATHS = { readyPath: "/ready", healthPath: "/healthz" };
@@ -172,7 +167,7 @@ test("case 112: a child that initialises is waited for past its window", async (
 
 test("case 113: a closed port fails at the end of the window, as unreachable", async () => {
   const error = await refusal(
-    wait(await closedPort(), { windowMs: 150, maxWindowMs: 60_000 }),
+    wait(basePort(), { windowMs: 150, maxWindowMs: 60_000 }),
   );
   assert.is(error.class, "unreachable");
   assert.ok(error.waitedMs >= 150 && error.waitedMs < 10_000);
@@ -228,14 +223,14 @@ test("a redirect is not readiness", async () => {
 test("the child's exit ends the wait at once", async () => {
   let end = (): void => {};
   const exited = new Promise<void>((resolve) => (end = resolve));
-  const waiting = refusal(wait(await closedPort(), { windowMs: 600_000, exited }));
+  const waiting = refusal(wait(basePort(), { windowMs: 600_000, exited }));
   end();
   assert.is((await waiting).class, "exited");
 });
 
 test("a wait that is called off ends at once", async () => {
   const controller = new AbortController();
-  const waiting = wait(await closedPort(), { windowMs: 600_000, signal: controller.signal });
+  const waiting = wait(basePort(), { windowMs: 600_000, signal: controller.signal });
   controller.abort(new Error("another build is wanted"));
   try {
     await waiting;

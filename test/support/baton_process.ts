@@ -31,9 +31,9 @@ const onExit = (end: () => void): void => void atExit.add(end);
 let basePorts = 0;
 
 /**
- * A first port for children that no other test has: whether a port is free is looked at before the
- * child binds it, and tests run side by side, each as a process with a number of its own. Twenty ports
- * each, all below the range of ephemeral ports.
+ * The first of twenty ports that no other test has, for whoever must know a port before it is bound:
+ * tests run side by side, each as a process with a number of its own. All are below the range of
+ * ephemeral ports.
  */
 export function basePort(): number {
   return 10_000 + (process.pid + 131 * basePorts++) % 1100 * 20;
