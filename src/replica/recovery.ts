@@ -322,7 +322,8 @@ class PeerRecovery implements Recovery {
         asked.push({ url, outcome });
         if (lanes.size === 0 ? outcome.kind === "complete" : lanes.pending.length === 0) break;
       }
-      return [...asked, ...await this.#siblings(patience, asked, lanes)];
+      asked.push(...await this.#siblings(patience, asked, lanes));
+      return [...asked, ...await this.#leftovers(patience, asked, lanes)];
     } finally {
       forget();
     }
@@ -343,6 +344,30 @@ class PeerRecovery implements Recovery {
       if (!isSibling || outcome.restored === 0 || lanes.keys().length === 0) continue;
       if (patience.isSpent) break;
       const given = await this.#attempt(patience, url, lanes, () => false, true);
+      if (given.kind === "spent") break;
+      more.push({ url, outcome: given });
+    }
+    return more;
+  }
+
+  /**
+   * Lanes that were left to others who turned out not to have the whole of them are taken from where
+   * they were left: some of it is better than nothing. Unless others are about to have it.
+   */
+  async #leftovers(
+    patience: RecoveryPatience,
+    asked: readonly Asked[],
+    lanes: WantedLanes,
+  ): Promise<readonly Asked[]> {
+    const more: Asked[] = [];
+    const isWorthWaiting = asked.some(({ outcome }) =>
+      outcome.kind === "busy" || (outcome.kind === "not_recovered" && outcome.hasSource)
+    );
+    if (isWorthWaiting) return more;
+    for (const { url } of asked) {
+      if (patience.isSpent) break;
+      if (!lanes.leftAt(url)) continue;
+      const given = await this.#attempt(patience, url, lanes, () => false);
       if (given.kind === "spent") break;
       more.push({ url, outcome: given });
     }

@@ -21,6 +21,8 @@ interface Wanted {
   cursor?: bigint;
   /** A peer has it, in a way that cannot be taken over; `reason` says which. */
   isRefused?: boolean;
+  /** A peer that has some of it, and was passed over because others might have all. */
+  leftAt?: string;
   /** Snapshots that could not be joined to the live events. */
   gaps: number;
   /** Only a cut beyond this cursor can help, as long as the epoch is the same. */
@@ -83,6 +85,13 @@ export class WantedLanes {
     );
   }
 
+  /** Whether a lane without an outcome was left at this peer for others. */
+  leftAt(peer: string): boolean {
+    return [...this.#wanted.values()].some((wanted) =>
+      wanted.outcome === "pending" && wanted.leftAt === peer
+    );
+  }
+
   /**
    * Takes what one peer's dump brings. `isChoosy`: leave lanes that are degraded there to others.
    * `settled` resolves when all replays have ended.
@@ -134,7 +143,7 @@ export class WantedLanes {
     this.#dropClosed();
     for (const wanted of this.#wanted.values()) {
       if (wanted.outcome === "pending" || wanted.outcome === "committing") {
-        const wasHad = wanted.isRefused === true || wanted.gaps > 0;
+        const wasHad = wanted.isRefused === true || wanted.leftAt !== undefined || wanted.gaps > 0;
         this.#giveUp(wanted, wasHad ? "degraded" : outcome, reason);
       }
     }
@@ -227,8 +236,12 @@ export class WantedLanes {
       wanted.reason = "a dump without a cursor, and the worker's events are not proven to reach us";
       return false;
     }
-    // What is there is not false, but it is not all: another peer may have all of it.
-    if (head.degraded !== null && isChoosy()) return false;
+    if (head.degraded !== null && isChoosy()) {
+      // What is there is not false, but it is not all: another peer may have all of it.
+      wanted.leftAt ??= peer;
+      wanted.reason = head.degraded;
+      return false;
+    }
     const { beyond } = wanted;
     if (beyond === undefined || head.cursor === null || head.epoch !== beyond.epoch) return true;
     return BigInt(head.cursor) > beyond.cursor;

@@ -2,7 +2,9 @@
 
 import { test } from "uvu";
 import * as assert from "uvu/assert";
+import { REPLICA_HEADER } from "../../src/replica/dump_handler.ts";
 import {
+  type Answer,
   cutDump,
   dumpOf,
   gate,
@@ -524,6 +526,54 @@ test("a lane of a peer that lacks blocks itself is left to others as long as the
   assert.is(await alone.run(), "recovered");
   assert.is(alone.store.lane(keyOf("0"))?.content.degraded, "the replay ring starts at batch 7");
   assert.is(alone.recovery.status().lanes.partial, 1);
+});
+
+test("a lane that was left to others, of whom none has it whole, is taken after all", async () => {
+  const poor = makeCut(keyOf("0"), 10, { degraded: "the replay ring starts at batch 7" });
+  const us = new Response(null, { headers: { [REPLICA_HEADER]: "joiner" } });
+  const others: [string, Answer | undefined][] = [
+    ["has no such lane", dumpOf([])],
+    ["is ourselves", () => us.clone()],
+    ["is not there", undefined],
+    ["fails", status(500)],
+  ];
+  for (const [what, answer] of others) {
+    let wasLeft = false;
+    for (const seed of [1, 2, 7, 8]) {
+      const loop = new Loop({ seed });
+      loop.members("a", { name: "b", serving: undefined });
+      loop.answer("a", dumpOf([poor]));
+      if (answer !== undefined) loop.answer("b", answer);
+      loop.start();
+      assert.is(await loop.run(), "recovered", what);
+      assert.is(loop.recovery.status().lanes.partial, 1, what);
+      assert.is(loop.store.lane(keyOf("0"))?.blocks, 10);
+      wasLeft ||= loop.names[0] === "a";
+    }
+    assert.ok(wasLeft, "it was asked before the other one");
+  }
+  // It is gone when it is asked again: what it had is not taken for what nobody had.
+  const lost = new Loop({ seed: 1 });
+  lost.members("a", { name: "b", serving: undefined });
+  lost.answer("a", (request) => {
+    lost.answers.delete("http://a:8082");
+    return dumpOf([poor])(request);
+  });
+  lost.answer("b", dumpOf([]));
+  lost.start();
+  assert.is(await lost.run(), "degraded");
+  assert.is(lost.recovery.status().lanes.degraded, 1);
+  // Who may have all of it before long is waited for.
+  for (const seed of [1, 2, 7, 8]) {
+    const soon = new Loop({ seed });
+    soon.members("a", "b");
+    soon.answer("a", dumpOf([poor]));
+    let asked = 0;
+    soon.answer("b", (request) => asked++ === 0 ? status(503)(request) : dumpOf([CUT])(request));
+    soon.start();
+    assert.is(await soon.run(), "recovered");
+    if (soon.names[0] === "a") assert.is(soon.recovery.status().lanes.restored, 1);
+  }
 });
 
 test("Retry-After is honoured, and another peer is asked meanwhile", async () => {
