@@ -21,7 +21,7 @@ interface Wanted {
   cursor?: bigint;
   /** A peer has it, in a way that cannot be taken over; `reason` says which. */
   isRefused?: boolean;
-  /** A peer that has some of it, and was passed over because others might have all. */
+  /** The last peer that has some of it and was passed over because others might have all. */
   leftAt?: string;
   /** Snapshots that could not be joined to the live events. */
   gaps: number;
@@ -238,7 +238,7 @@ export class WantedLanes {
     }
     if (head.degraded !== null && isChoosy()) {
       // What is there is not false, but it is not all: another peer may have all of it.
-      wanted.leftAt ??= peer;
+      wanted.leftAt = peer;
       wanted.reason = head.degraded;
       return false;
     }
