@@ -23,7 +23,9 @@ import { removeStaleSocket } from "./listeners.ts";
 import { TlsFiles } from "./tls_files.ts";
 
 /** Paths of the listener that are answered by us, whatever is mounted. */
-const OWN_PATHS = ["/healthz", "/readyz", "/ready", "/drain", "/drain/status"];
+const OWN_PATHS = ["/healthz", "/readyz"];
+/** The lifecycle's: they are on the admin listener, and nobody else's behind this one. */
+const HIDDEN_PATHS = ["/ready", "/drain", "/drain/status"];
 
 export interface HostTrafficOptions {
   readonly runtime: Runtime;
@@ -156,6 +158,7 @@ export function trafficSettings(
     showGeneration: traffic.generationHeader,
     upgrades: traffic.upgrades,
     ownPaths: OWN_PATHS,
+    hiddenPaths: HIDDEN_PATHS,
     http2: traffic.http2,
     ...(traffic.via === undefined ? {} : { pseudonym: traffic.via }),
   };

@@ -3,37 +3,61 @@
  *
  * Decisions are taken on a copy on which every spelling of the same path looks alike; what is sent
  * on are the client's own bytes. So the copy must be at least as eager as any server behind us: it
- * decodes escapes once, takes `\` for `/`, folds `//`, and resolves `.` and `..` (RFC 3986 5.2.4).
+ * drops path parameters (`;x`), decodes escapes once, takes `\` for `/`, folds `//`, and resolves
+ * `.` and `..` (RFC 3986 5.2.4).
  */
+
+/** What `%2f` becomes at first: no character of a target, which is latin1. */
+const ESCAPED_SLASH = "\u0100";
 
 /** The path of an origin-form target, normalised. Always starts with `/`. */
 export function normalisePath(target: string): string {
-  const query = target.indexOf("?");
-  const path = query < 0 ? target : target.slice(0, query);
-  return isPlain(path) ? path : resolve(path);
+  const path = pathOf(target);
+  if (isPlain(path)) return path;
+  const decoded = decodeOnce(withoutParameters(path));
+  return withoutDots(decoded.replaceAll(ESCAPED_SLASH, "/").replaceAll("\\", "/"), true);
 }
 
-/** True when normalising would change nothing: no escape, backslash, `//`, nor a dot segment. */
+function pathOf(target: string): string {
+  const query = target.indexOf("?");
+  return query < 0 ? target : target.slice(0, query);
+}
+
+/** True when all servers read it alike: no escape, backslash, parameter, `//`, nor a dot segment. */
 function isPlain(path: string): boolean {
   let last = 0;
   for (let at = 0; at < path.length; at++) {
     const code = path.charCodeAt(at);
-    if (code === 0x25 || code === 0x5c) return false;
+    if (code === 0x25 || code === 0x5c || code === 0x3b) return false;
     if (last === 0x2f && (code === 0x2f || code === 0x2e)) return false;
     last = code;
   }
   return true;
 }
 
-function resolve(path: string): string {
-  const decoded = path
-    .replace(/%([0-9a-fA-F]{2})/g, (_, hex: string) => String.fromCharCode(parseInt(hex, 16)))
-    .replaceAll("\\", "/");
+/** Servers of Java drop what stands between a `;` and the next `/`: `..;x` is `..` to them. */
+function withoutParameters(path: string): string {
+  return path.replace(/;[^/]*/g, "");
+}
+
+function decodeOnce(path: string): string {
+  const parts = path.split("%");
+  let decoded = parts[0] as string;
+  for (const part of parts.slice(1)) {
+    const code = /^[0-9a-f]{2}/i.test(part) ? parseInt(part.slice(0, 2), 16) : -1;
+    if (code < 0) decoded += `%${part}`;
+    else decoded += (code === 0x2f ? ESCAPED_SLASH : String.fromCharCode(code)) + part.slice(2);
+  }
+  return decoded;
+}
+
+/** `folds`: `//` counts as one slash, so that `..` takes away the segment before it. */
+function withoutDots(path: string, folds: boolean): string {
   const kept: string[] = [];
-  const segments = decoded.split("/");
+  const segments = path.slice(1).split("/");
   const last = segments.at(-1);
   for (const segment of segments) {
-    if (segment === "" || segment === ".") continue;
+    if (segment === "." || (segment === "" && folds)) continue;
     if (segment === "..") kept.pop();
     else kept.push(segment);
   }
@@ -59,11 +83,63 @@ export function stripMount(target: string, mount: string): string | undefined {
   return rest;
 }
 
+/** The first segment of a normalised path behind the mount; "" if there is none. */
+export function segmentBehind(path: string, mount: string): string {
+  const from = mount === "/" ? 1 : mount.length + 1;
+  const end = path.indexOf("/", from);
+  return end < 0 ? path.slice(from) : path.slice(from, end);
+}
+
 /**
- * Whether a normalised path is one of these, compared as loosely as frameworks route: without regard
- * to case and to a slash at the end.
+ * Makes the judge of whether some server might take a target for one of these paths, however it reads
+ * paths, and if it routes without regard to case, to a slash at the end, to an ending (`.json`), or to
+ * what comes after a space or control byte.
  */
-export function isAnyOf(path: string, paths: readonly string[]): boolean {
-  const plain = path.replace(/\/+$/, "").toLowerCase();
-  return paths.some((one) => one.toLowerCase() === plain);
+export function pathGuard(paths: readonly string[]): (target: string) => boolean {
+  if (paths.length === 0) return () => false;
+  const wanted = new Set(paths.map((path) => withoutSlashes(path.toLowerCase())));
+  const names = [...wanted].map((path) => path.slice(path.lastIndexOf("/") + 1));
+  const suspect = new RegExp(["%", ...names.map(escaped)].join("|"), "i");
+  return (target) => {
+    const path = pathOf(target);
+    if (!suspect.test(path)) return false;
+    return readings(path).some((reading) => {
+      const read = withoutSlashes(reading.toLowerCase());
+      return wanted.has(read) || wanted.has(withoutEnding(read));
+    });
+  };
+}
+
+/**
+ * All ways in which servers read a path. None of them is the eager one: who takes more for a slash
+ * also has more that a `..` takes away.
+ */
+function readings(path: string): string[] {
+  if (isPlain(path)) return [path];
+  let texts = path.includes(";") ? [path, withoutParameters(path)] : [path];
+  texts = texts.map(decodeOnce);
+  texts = withAndWithout(texts, ESCAPED_SLASH);
+  texts = withAndWithout(texts, "\\");
+  return texts.flatMap((text) => [withoutDots(text, true), withoutDots(text, false)]);
+}
+
+/** The texts as they are, and with slashes for each `what`. */
+function withAndWithout(texts: readonly string[], what: string): string[] {
+  return texts.flatMap((text) => text.includes(what) ? [text, text.replaceAll(what, "/")] : [text]);
+}
+
+function escaped(text: string): string {
+  return text.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
+}
+
+/** Without slashes at the end, and with one where there are several. */
+function withoutSlashes(path: string): string {
+  return path.replace(/\/{2,}/g, "/").replace(/\/$/, "");
+}
+
+/** The last segment up to its first dot, space or control byte. */
+function withoutEnding(path: string): string {
+  const from = path.lastIndexOf("/") + 1;
+  const length = path.slice(from).search(/[^!-\-\/-~\x80-\xff]/);
+  return length < 0 ? path : path.slice(0, from + length);
 }

@@ -29,6 +29,7 @@ import { H2Connection } from "./h2_connection.ts";
 import { isToken } from "./head.ts";
 import { DEFAULT_LIMITS, type Limits } from "./limits.ts";
 import { ALLOWED } from "./own_answer.ts";
+import { pathGuard } from "./path.ts";
 import { exchangeRequest } from "./request.ts";
 import { Roster } from "./roster.ts";
 import type { Routes, Service } from "./routes.ts";
@@ -71,6 +72,8 @@ export interface TrafficOptions {
   readonly ownService?: Service;
   /** Paths that are ours whatever is mounted (default /healthz and /readyz). */
   readonly ownPaths?: readonly string[];
+  /** Paths that are 404 here whatever is mounted and however they are spelled (default none). */
+  readonly hiddenPaths?: readonly string[];
   /** Writes a line for each exchange (default true). Metrics are kept either way. */
   readonly accessLog?: boolean;
   /** Adds `x-baton-generation` to answers of targets (default false). */
@@ -103,6 +106,7 @@ export type TrafficSettings = Pick<
   | "upgrades"
   | "pseudonym"
   | "ownPaths"
+  | "hiddenPaths"
   | "http2"
 >;
 
@@ -156,6 +160,7 @@ class Traffic implements TrafficServer, TrafficCore {
   readonly #parsers: SharedParser[] = [];
   readonly #accessLog: AccessLog;
   readonly #ownPaths: ReadonlySet<string>;
+  readonly #isHidden: (target: string) => boolean;
   readonly #idPrefix: string;
   readonly #startHold = new StartHold({ after: (delayMs, action) => this.after(delayMs, action) });
   readonly #endOnChange: (() => void) | undefined;
@@ -181,6 +186,7 @@ class Traffic implements TrafficServer, TrafficCore {
     this.allowsHttp2 = options.http2 !== "never";
     this.scheme = options.tls === undefined ? "http" : "https";
     this.#ownPaths = new Set(options.ownPaths ?? ["/healthz", "/readyz"]);
+    this.#isHidden = pathGuard(options.hiddenPaths ?? []);
     this.#idPrefix = hex(runtime.random.bytes(8));
     this.#accessLog = new AccessLog({
       log: options.log,
@@ -293,6 +299,9 @@ class Traffic implements TrafficServer, TrafficCore {
   dispatch(exchange: Served): void {
     this.inflight += 1;
     if (this.#ownPaths.has(exchange.path)) return void this.#answerOurselves(exchange);
+    if (this.#isHidden(exchange.target)) {
+      return exchange.fail(new BatonError("not_found", "there is nothing at this path"));
+    }
     this.#admit(exchange);
   }
 

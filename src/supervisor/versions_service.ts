@@ -9,7 +9,7 @@
 
 import { BatonError } from "../errors.ts";
 import type { Exchange, Forward } from "../proxy/exchange.ts";
-import { isAnyOf, stripMount } from "../proxy/path.ts";
+import { pathGuard, segmentBehind, stripMount } from "../proxy/path.ts";
 import type { Service } from "../proxy/routes.ts";
 import type { Target } from "../proxy/target.ts";
 import { upstreamFailure } from "../proxy/upstream_failure.ts";
@@ -43,16 +43,18 @@ export class VersionsService implements Service {
   readonly name: string;
   readonly mounts: readonly string[];
   readonly #options: VersionsServiceOptions;
+  readonly #isDrain: (target: string) => boolean;
 
   constructor(options: VersionsServiceOptions) {
     this.#options = options;
     this.name = options.name;
     this.mounts = options.mounts;
+    this.#isDrain = pathGuard(options.drainPaths);
   }
 
   /** Answers one exchange; the lease of a version that serves is taken in this turn. */
   handle(exchange: Exchange, forward: Forward, mount: string): void | Promise<void> {
-    const version = versionOf(exchange.path, mount);
+    const version = segmentBehind(exchange.path, mount);
     if (version === "") {
       throw new BatonError("version_required", "the path must begin with a version");
     }
@@ -63,8 +65,7 @@ export class VersionsService implements Service {
       throw new BatonError("bad_request", "the path does not spell its version plainly");
     }
     // A child without an admin listener has its drain on the port that clients reach.
-    const rest = exchange.path.slice(prefixOf(mount, version).length);
-    if (isAnyOf(rest, this.#options.drainPaths)) {
+    if (this.#isDrain(target)) {
       throw new BatonError("not_found", "there is nothing at this path");
     }
     return this.#serve(exchange, forward, worker, target);
@@ -72,7 +73,7 @@ export class VersionsService implements Service {
 
   /** How long a request may wait for the host to serve anything: what its version may hope for. */
   startHoldMs(exchange: Pick<Exchange, "path">, mount: string): number {
-    const version = versionOf(exchange.path, mount);
+    const version = segmentBehind(exchange.path, mount);
     if (version === "") return 0;
     const worker = this.#options.worker(version);
     if (worker === undefined || !worker.known) return this.#options.unheardHoldMs();
@@ -154,13 +155,6 @@ export class VersionsService implements Service {
     }
     // "hopeless", "left", "released": the caller looks again, and finds out which answer is due.
   }
-}
-
-/** The first segment of the normalised path behind the mount; "" if there is none. */
-export function versionOf(path: string, mount: string): string {
-  const from = mount === "/" ? 1 : mount.length + 1;
-  const end = path.indexOf("/", from);
-  return end < 0 ? path.slice(from) : path.slice(from, end);
 }
 
 function prefixOf(mount: string, version: string): string {

@@ -4,7 +4,7 @@
  */
 
 import type { Exchange, Forward, ForwardOutcome } from "../proxy/exchange.ts";
-import { isAnyOf, stripMount } from "../proxy/path.ts";
+import { pathGuard, segmentBehind, stripMount } from "../proxy/path.ts";
 import type { Service } from "../proxy/routes.ts";
 import type { Lease } from "../proxy/target.ts";
 import { upstreamFailure } from "../proxy/upstream_failure.ts";
@@ -24,11 +24,13 @@ export class ThreadService implements Service {
   readonly name: string;
   readonly mounts: readonly string[];
   readonly #options: ThreadServiceOptions;
+  readonly #isHidden: (target: string) => boolean;
 
   constructor(options: ThreadServiceOptions) {
     this.#options = options;
     this.name = options.shared.name;
     this.mounts = options.shared.mounts;
+    this.#isHidden = pathGuard(options.shared.hidden);
   }
 
   /** Only the main thread knows what a request may hope for. */
@@ -38,12 +40,11 @@ export class ThreadService implements Service {
 
   handle(exchange: Exchange, forward: Forward, mount: string): Promise<void> {
     const { shared, asked } = this.#options;
-    const version = shared.byVersion ? versionOf(exchange.path, mount) : "";
+    const version = shared.byVersion ? segmentBehind(exchange.path, mount) : "";
     const prefix = version === "" ? "/" : mount === "/" ? `/${version}` : `${mount}/${version}`;
     const target = stripMount(exchange.target, prefix);
-    const isHidden = shared.hidden.length > 0 &&
-      isAnyOf(exchange.path.slice(prefix.length), shared.hidden);
-    const lease = target === undefined || isHidden ? undefined : this.#claim(exchange, version);
+    const isMovable = target !== undefined && !this.#isHidden(target);
+    const lease = isMovable ? this.#claim(exchange, version) : undefined;
     if (lease === undefined || target === undefined) return asked.ask(exchange, forward);
     return this.#move(
       exchange,
@@ -69,11 +70,4 @@ export class ThreadService implements Service {
     if (outcome.retriable) return this.#options.asked.ask(exchange, forward);
     throw upstreamFailure(outcome.reason, "the version's process");
   }
-}
-
-/** The first segment of the normalised path behind the mount; "" if there is none. */
-function versionOf(path: string, mount: string): string {
-  const from = mount === "/" ? 1 : mount.length + 1;
-  const end = path.indexOf("/", from);
-  return end < 0 ? path.slice(from) : path.slice(from, end);
 }

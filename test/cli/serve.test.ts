@@ -61,7 +61,9 @@ test("an upstream is served, and the lifecycle paths are the admin listener's al
       assert.is(await (await fetch(`${baton.traffic}/a?b=1`)).text(), "up /a?b=1");
       assert.is((await fetch(`${baton.traffic}/readyz`)).status, 200);
       assert.equal(await json(`${baton.traffic}/healthz`), []);
-      for (const path of ["/ready", "/drain", "/drain/status"]) {
+      for (
+        const path of ["/ready", "/drain", "/drain/status", "/Drain/", "/drain;x", "/x/..;/drain"]
+      ) {
         assert.is((await fetch(baton.traffic + path, { method: "POST" })).status, 404, path);
       }
       assert.is((await json(`${baton.admin}/ready`)).ready, true);
@@ -267,7 +269,7 @@ test("a roll-out by the command line: publish, swap under requests, status, logs
       assert.is((await early.json()).error.code, "not_ready");
       await cli("publish", "v1", await build("one"));
       await until(async () => (await fetch(`${baton.traffic}/readyz`)).status === 200, "ready");
-      for (const path of ["drain", "drain/status", "Drain", "drain/", "%64rain", "x/../drain"]) {
+      for (const path of ["drain", "drain/status", "Drain", "%64rain", "x/../drain", "drain;x"]) {
         const answer = await rawStatus(baton.traffic, `/devshard/v1/${path}`);
         assert.is(answer, 404, `a client must not reach the child's ${path}`);
       }

@@ -2,11 +2,11 @@
 
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { normalisePath, stripMount } from "../../src/proxy/path.ts";
+import { normalisePath, pathGuard, segmentBehind, stripMount } from "../../src/proxy/path.ts";
 import { parseIp } from "../../src/config/ip_range.ts";
 import { TrustedPeers } from "../../src/proxy/trust.ts";
 
-test("normalising resolves dots, escapes, slashes and backslashes once", () => {
+test("normalising resolves dots, escapes, slashes, backslashes and parameters once", () => {
   const cases: [string, string][] = [
     ["/", "/"],
     ["/a/b?c=/../d", "/a/b"],
@@ -24,6 +24,10 @@ test("normalising resolves dots, escapes, slashes and backslashes once", () => {
     ["/a/...", "/a/..."],
     ["/.well-known/x", "/.well-known/x"],
     ["/%C3%A9", "/\xc3\xa9"],
+    ["/a;x=1/b;y", "/a/b"],
+    ["/a/..;x/b", "/b"],
+    ["/a;%2f..", "/a"],
+    ["/a%3b/b", "/a;/b"],
   ];
   for (const [target, path] of cases) assert.is(normalisePath(target), path, target);
 });
@@ -40,6 +44,63 @@ test("a mount is cut off the raw target only where the raw bytes spell it and st
   assert.is(stripMount("//v1/x", "/v1"), undefined);
   assert.is(stripMount("/v1/../v2", "/v1"), undefined);
   assert.is(stripMount("/v1/%2e%2e/v2", "/v1"), undefined);
+  assert.is(stripMount("/v1/..;/v2", "/v1"), undefined);
+  assert.is(stripMount("/v1;x/y", "/v1"), undefined);
+  assert.is(stripMount("/v1/a;x/y", "/v1"), "/a;x/y");
+});
+
+test("the segment behind a mount names a version", () => {
+  assert.is(segmentBehind("/v1/x", "/"), "v1");
+  assert.is(segmentBehind("/v1", "/"), "v1");
+  assert.is(segmentBehind("/devshard/v1/x", "/devshard"), "v1");
+  assert.is(segmentBehind("/devshard", "/devshard"), "");
+  assert.is(segmentBehind("/", "/"), "");
+});
+
+test("a guarded path is known in every spelling that some server takes for it", () => {
+  const isGuarded = pathGuard(["/drain", "/drain/status"]);
+  const spellings = [
+    "/drain",
+    "/drain?x",
+    "/DRAIN/",
+    "//drain",
+    "/./drain",
+    "/x/../drain",
+    "/%64rain",
+    "/drain%2fstatus",
+    // Path parameters.
+    "/drain;x",
+    "/drain/;x=1/status;y",
+    "/x/..;/drain",
+    "/drain;x%2fy",
+    // Who folds slashes, takes escaped ones for slashes, or reads `..;`, goes up further than others.
+    "/drain//..",
+    "/drain//%2e%2e",
+    "/drain/a%2fb/..",
+    "/drain/\\/..",
+    "/drain/..;/..",
+    // Endings, and what ends a text elsewhere.
+    "/drain.json",
+    "/drain%2e",
+    "/drain%00x",
+    "/drain%0a",
+    "/drain/status%20",
+  ];
+  for (const target of spellings) assert.ok(isGuarded(target), target);
+  const others = [
+    "/",
+    "/drainage",
+    "/drain/x",
+    "/x/drain",
+    "/status",
+    "/x?/drain",
+    "/%3f/drain",
+    "/drain.d/x",
+    "/to/https://host/drain",
+  ];
+  for (const target of others) assert.not(isGuarded(target), target);
+  assert.not(pathGuard([])("/drain"));
+  assert.ok(pathGuard(["/a.b/(c)+"])("/a.b/(C)+;d"));
 });
 
 test("trust goes by address and by range, in both families, whatever the spelling", () => {

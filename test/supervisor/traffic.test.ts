@@ -1,7 +1,6 @@
 import { connect } from "node:net";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { versionOf } from "../../src/supervisor/versions_service.ts";
 import { createHarness, type Harness, pause, until, withHarness } from "./harness.ts";
 
 /** What the child saw as its request target. */
@@ -19,14 +18,6 @@ test.before(async () => {
   await shared.serves("v2", "other");
 });
 test.after(() => shared.close());
-
-test("the version is the first segment behind the mount", () => {
-  assert.is(versionOf("/v1/x", "/"), "v1");
-  assert.is(versionOf("/v1", "/"), "v1");
-  assert.is(versionOf("/devshard/v1/x", "/devshard"), "v1");
-  assert.is(versionOf("/devshard", "/devshard"), "");
-  assert.is(versionOf("/", "/"), "");
-});
 
 test("case 145: the version is taken off the path", async () => {
   assert.is(await seen(shared, "/v1/chat/completions"), "/chat/completions");
