@@ -149,10 +149,10 @@ export abstract class ClientExchange implements ClientSide, Served {
   }
 
   /** The body is refused: whoever reads it hears that the client is gone, and it gets its answer. */
-  breakRequest(error: BatonError): void {
+  breakRequest(error: BatonError, cut?: string): void {
     const { sink } = this;
     this.sink = undefined;
-    sink?.onClientGone();
+    sink?.onClientGone(cut);
     if (this.answered) this.breakAnswer(error.code);
     else this.fail(error);
   }
@@ -176,7 +176,8 @@ export abstract class ClientExchange implements ClientSide, Served {
     const listeners = this.#abortListeners ?? [];
     this.#abortListeners = undefined;
     this.keepAlive = false;
-    this.breakRequest(new BatonError("draining", "cut: no time is left", { retryAfterS: 1 }));
+    const error = new BatonError("draining", "cut: no time is left", { retryAfterS: 1 });
+    this.breakRequest(error, error.code);
     for (const listener of listeners) listener();
   }
 

@@ -21,8 +21,11 @@ export interface RequestSink {
   onRequestFlush(): void;
   /** The client takes bytes again after `flushAnswer` returned false. */
   onClientDrain(): void;
-  /** The client is gone, or its request turned out to be broken. Comes at most once. */
-  onClientGone(): void;
+  /**
+   * The client is gone, its request turned out to be broken, or (`cut` says why) we end the exchange.
+   * Comes at most once.
+   */
+  onClientGone(cut?: string): void;
 }
 
 /** The two ends of an upgraded connection push into each other through this. */

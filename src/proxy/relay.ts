@@ -259,16 +259,18 @@ export abstract class Relay implements RequestSink {
     this.finish("upstream_failed", status, code, nothingSent);
   }
 
-  onClientGone(): void {
-    if (!this.done) this.finish("client_closed", 499);
+  onClientGone(cut?: string): void {
+    if (cut === undefined) this.finish("client_closed", 499);
+    else this.finish("cut", this.exchange.answered ? this.status : 503, cut);
   }
 
   protected cut(reason: string): void {
     if (this.done) return;
     const { exchange } = this;
+    const status = exchange.answered ? this.status : 503;
     if (exchange.answered) exchange.breakAnswer(reason);
     else exchange.fail(new BatonError("draining", `cut: ${reason}`));
-    this.finish("cut", exchange.answered ? this.status : 503, reason);
+    this.finish("cut", status, reason);
   }
 
   protected finish(

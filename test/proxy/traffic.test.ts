@@ -366,9 +366,9 @@ test("a cut lease breaks its answer, or is a 503 before one, and says so", async
     proxy.target.open()[0]?.cut?.("drain_deadline");
     assert.not.match(await streaming.untilClosed(), "0\r\n\r\n");
     await eventually("both ended", () => proxy.outcomes.length === 2);
-    assert.equal(proxy.outcomes.map((one) => [one.result, one.reason]), [
-      ["cut", "drain_deadline"],
-      ["cut", "drain_deadline"],
+    assert.equal(proxy.outcomes.map((one) => [one.result, one.status, one.reason]), [
+      ["cut", 503, "drain_deadline"],
+      ["cut", 200, "drain_deadline"],
     ]);
   });
 });
@@ -389,6 +389,8 @@ test("what there is no time left for hears so, is logged as cut, and never looks
     const streams = [h2.ask("/waiting"), h2.ask("/half")];
     await Promise.all([half.until("hi"), old.until("hi"), streams[1]?.until("hi")]);
     await upstream.request(4);
+    const failures: string[] = [];
+    proxy.target.onCut((_lease, failure) => failures.push(failure));
     const closed = proxy.server.close();
     proxy.server.destroy();
     const refused = await waiting.untilClosed();
@@ -400,6 +402,7 @@ test("what there is no time left for hears so, is logged as cut, and never looks
     assert.equal(streams.map(({ status, ended }) => [status, ended]), [[503, true], [200, false]]);
     await closed;
     h2.destroy();
+    assert.equal(failures, Array(5).fill("draining"), "a drain's report counts them");
     const logged = proxy.lines.filter(({ event }) => event === "request");
     assert.equal(
       logged.map(({ target, status, reason }) => `${target} ${status} ${reason}`).sort(),
