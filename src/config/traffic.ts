@@ -47,7 +47,10 @@ export const limitsSchema = v.strictObject({
     300_000,
   ),
   connections: v.optional(
-    whole("Client connections at once; further ones are answered 503. 0 = no limit."),
+    whole(
+      "Client connections at once; further ones are answered 503. With TLS as many again may be in " +
+        "their handshake; further ones are closed. 0 = no limit.",
+    ),
     0,
   ),
   streams: v.optional(

@@ -213,7 +213,14 @@ class Traffic implements TrafficServer, TrafficCore {
       return;
     }
     const protocols = this.allowsHttp2 ? ["h2", "http/1.1"] : ["http/1.1"];
-    const options = { ...listen, ...tls, protocols };
+    const { connections } = this.limits;
+    const options = {
+      ...listen,
+      ...tls,
+      protocols,
+      // As many may be in their handshake as are let in: who never ends it must not take them all.
+      ...(connections > 0 && { mostSockets: 2 * connections }),
+    };
     this.#tlsListener = await runtime.tls.listen(options, (socket, protocol) => {
       this.#accept(socket, protocol);
     });

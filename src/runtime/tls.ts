@@ -36,7 +36,7 @@ async function listen(
   options: TlsListenOptions,
   accept: (socket: ByteSocket, protocol: string) => void,
 ): Promise<TlsListener> {
-  const { pair, minVersion, protocols } = options;
+  const { pair, minVersion, protocols, mostSockets } = options;
   const fallback = protocols.at(-1) ?? "";
   const server = createServer({
     ...pair,
@@ -49,6 +49,7 @@ async function listen(
     const chosen = socket.alpnProtocol;
     accept(new StreamSocket(socket), typeof chosen === "string" ? chosen : fallback);
   });
+  if (mostSockets !== undefined) server.maxConnections = mostSockets;
   // Strangers that do not manage a handshake are no news.
   server.on("tlsClientError", (_error, socket) => void socket.destroy());
   const address = await listenOn(server, options);

@@ -22,6 +22,11 @@ export interface TlsListenOptions extends ListenOptions {
   readonly minVersion: "TLSv1.2" | "TLSv1.3";
   /** Offered in this order. A client without ALPN gets the last one. */
   readonly protocols: readonly string[];
+  /**
+   * Connections at once, with those that are still in their handshake; further ones are closed
+   * unheard. Without it: no limit.
+   */
+  readonly mostSockets?: number;
 }
 
 export interface TlsListener extends Listener {

@@ -19,7 +19,7 @@ import {
 } from "../runtime/certificates.ts";
 import { runtime } from "../support/runtime.ts";
 import { H2Client } from "./h2_wire.ts";
-import { eventually, type Proxy, statusOf, valuesOf, withProxy } from "./wire.ts";
+import { DEADLINE_MS, eventually, type Proxy, statusOf, valuesOf, withProxy } from "./wire.ts";
 
 const TLS = { pair: { cert: serverCert, key: serverKey }, minVersion: "TLSv1.2" } as const;
 const OTHER = { cert: clientCert, key: clientKey };
@@ -130,6 +130,33 @@ test("plain text, junk and silence on the TLS port harm nobody", async () => {
     assert.is(statusOf(await client.ask(GET)), 200);
     client.destroy();
     assert.is(upstream.requests.length, 1);
+  });
+});
+
+test("strangers that never end their handshake take as many places as there are, and no more", async () => {
+  await withProxy({ tls: TLS, limits: { connections: 2 } }, async (proxy) => {
+    const client = await TlsClient.to(proxy.port);
+    assert.is(statusOf(await client.ask(GET)), 200);
+    const strangers = [1, 2, 3, 4].map(() => {
+      const socket = connectTcp({ port: proxy.port, host: "127.0.0.1" });
+      const stranger = { socket, closed: false };
+      socket.on("error", () => {});
+      socket.on("close", () => (stranger.closed = true));
+      return stranger;
+    });
+    const open = () => strangers.filter(({ closed }) => !closed);
+    await eventually("one is not let in", () => open().length === 3);
+    assert.is(statusOf(await client.ask(GET)), 200);
+    open()[0]?.socket.destroy();
+    let status = 0;
+    for (const end = performance.now() + DEADLINE_MS; status !== 200;) {
+      assert.ok(performance.now() < end, "there is room for somebody");
+      const other = await TlsClient.to(proxy.port);
+      if (other.ready) status = statusOf(await other.ask(GET));
+      other.destroy();
+    }
+    for (const { socket } of strangers) socket.destroy();
+    client.destroy();
   });
 });
 
