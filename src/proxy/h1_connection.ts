@@ -76,6 +76,8 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
   #owed: (() => void)[] = [];
   /** Only the connection's end tells the client that the last answer is whole. */
   #endsLastAnswer = false;
+  /** Since when the client has not taken what was written (monotonic); Infinity while it does. */
+  #stalledSinceMs = Infinity;
   /** The present request, when it is llhttp that reads it. */
   #odd: OddRequest | undefined;
 
@@ -97,7 +99,8 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
 
   /** Nothing is owed on it: no exchange, and no part of a request. */
   get idle(): boolean {
-    return this.#state === READ_HEAD && this.#odd === undefined && this.#owed.length === 0;
+    return this.#state === READ_HEAD && this.#odd === undefined && this.#owed.length === 0 &&
+      (this.#stash.length === 0 || this.#isNew);
   }
 
   // ------------------------------------------------------------------------------------- bytes
@@ -165,7 +168,7 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
   }
 
   #canUse(): boolean {
-    if (this.#state === READ_HEAD) return true;
+    if (this.#state === READ_HEAD) return this.#stalledSinceMs === Infinity;
     if (this.#state !== READ_BODY) return false;
     const exchange = this.#exchange;
     if (exchange?.sink === undefined || exchange.requestPaused) return false;
@@ -426,7 +429,7 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     const exchange = this.#exchange;
     this.#releaseParser();
     this.#state = WAIT;
-    this.deadlineMs = Infinity;
+    this.deadlineMs = this.#stallDeadlineMs();
     if (exchange === undefined) return;
     exchange.requestComplete = true;
     exchange.sink?.onRequestEnd(trailers);
@@ -455,23 +458,26 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
   // ------------------------------------------------------------------------------------ answers
 
   write(text: string): boolean {
-    return this.#socket.write(text);
+    return this.#noteRoom(this.#socket.write(text));
   }
 
   writeAround(before: string, bytes: Uint8Array, after: string): boolean {
-    return this.#socket.writeAround(before, bytes, after);
+    return this.#noteRoom(this.#socket.writeAround(before, bytes, after));
+  }
+
+  #noteRoom(hasRoom: boolean): boolean {
+    if (!hasRoom && this.#stalledSinceMs === Infinity) this.#stalledSinceMs = this.core.now();
+    return hasRoom;
   }
 
   /** The client's window is full: it must take something in time. */
   answerStalled(): void {
-    const { writeStallMs } = this.core.limits;
-    this.#stalledSinceMs = this.core.now();
-    if (writeStallMs > 0) this.deadlineMs = this.#stalledSinceMs + writeStallMs;
+    this.deadlineMs = this.#stallDeadlineMs();
   }
 
-  #isStalled(nowMs: number): boolean {
+  #stallDeadlineMs(): number {
     const { writeStallMs } = this.core.limits;
-    return writeStallMs > 0 && nowMs - this.#stalledSinceMs >= writeStallMs;
+    return writeStallMs > 0 ? this.#stalledSinceMs + writeStallMs : Infinity;
   }
 
   /** An answer is complete: the connection goes on with the next request, or ends. */
@@ -482,7 +488,14 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     this.#endsLastAnswer = exchange.endsWithConnection;
     if (!exchange.requestComplete || !exchange.keepAlive || this.#hasFin) return this.#close();
     this.#state = READ_HEAD;
-    this.deadlineMs = this.core.now() + this.core.limits.keepAliveMs;
+    this.#awaitRequest();
+  }
+
+  /** A client that has not taken its answers yet may not ask for more. */
+  #awaitRequest(): void {
+    const isStalled = this.#stalledSinceMs !== Infinity;
+    const { keepAliveMs } = this.core.limits;
+    this.deadlineMs = isStalled ? this.#stallDeadlineMs() : this.core.now() + keepAliveMs;
     this.#continue();
   }
 
@@ -605,8 +618,10 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
 
   drain(): void {
     if (this.#state === TUNNEL) return this.#tunnel?.onTunnelDrain();
+    this.#stalledSinceMs = Infinity;
     this.#payOwed();
-    if (this.#state === READ_BODY || this.#state === WAIT) {
+    if (this.#state === READ_HEAD) this.#awaitRequest();
+    else if (this.#state === READ_BODY || this.#state === WAIT) {
       this.deadlineMs = Infinity;
       if (this.#state === READ_BODY) this.#startWindow();
       this.#exchange?.sink?.onClientDrain();
@@ -658,12 +673,13 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
     const { limits } = this.core;
     switch (this.#state) {
       case READ_HEAD:
+        if (nowMs >= this.#stallDeadlineMs()) return this.#destroy();
         if (this.#odd === undefined) return this.#close();
         this.#refuse("request_timeout", NONE);
         return;
       case READ_BODY: {
         const exchange = this.#exchange;
-        if (this.#socket.pendingBytes > 0 && this.#isStalled(nowMs)) return this.#destroy();
+        if (nowMs >= this.#stallDeadlineMs()) return this.#destroy();
         const waitsForUs = exchange === undefined || exchange.answered || exchange.requestPaused;
         if (waitsForUs || this.#windowBytes >= limits.bodyFloorBytes) return this.#startWindow();
         this.#breakRequest("request_timeout", NONE);
@@ -679,13 +695,12 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
   }
 
   #pendingAtLastLook = 0;
-  #stalledSinceMs = 0;
 
   #payLater(nowMs: number): void {
     const pending = this.#socket.pendingBytes;
     if (pending !== this.#pendingAtLastLook) this.#stalledSinceMs = nowMs;
     this.#pendingAtLastLook = pending;
-    if (this.#isStalled(nowMs)) return this.#destroy();
+    if (nowMs >= this.#stallDeadlineMs()) return this.#destroy();
     this.deadlineMs = nowMs + 100;
   }
 }

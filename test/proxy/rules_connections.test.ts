@@ -228,6 +228,44 @@ test("rule 68: interim answers stop the child likewise, and go on when the clien
   });
 });
 
+test("rule 68: who asks for more and reads nothing gets it later, and none waits in memory", async () => {
+  await withProxy({}, async (proxy, upstream) => {
+    const body = "x".repeat(60_000);
+    upstream.answer = `HTTP/1.1 200 OK\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+    const client = await Client.to(proxy.port);
+    client.socket.pause();
+    client.send(KEEP.repeat(499) + get("/last"));
+    let asked = 0;
+    for (let quietLooks = 0; quietLooks < 60 && asked < 500; quietLooks++) {
+      if (upstream.requests.length > asked) quietLooks = 0;
+      asked = upstream.requests.length;
+      await new Promise((resolve) => setTimeout(resolve, 5));
+    }
+    assert.ok(asked < 400, `${asked} answers were taken`);
+    client.socket.resume();
+    const received = await client.untilClosed();
+    assert.is(received.split("HTTP/1.1 200 OK").length, 501);
+    assert.is(upstream.requests.length, 500);
+  });
+});
+
+test("rule 68: who ends its request and reads nothing is cut after the write stall time", async () => {
+  await withProxy({ limits: { writeStallMs: 1000 } }, async (proxy, upstream) => {
+    upstream.onData = () => {};
+    const client = await Client.to(proxy.port);
+    client.socket.pause();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nabcd");
+    const side = await upstream.side();
+    await side.until("abcd");
+    side.send("HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n");
+    await fill(side.socket);
+    client.send("e");
+    await eventually("the exchange is over", () => proxy.lines.length === 1);
+    assert.is(proxy.lines[0]?.status, 499);
+    client.destroy();
+  });
+});
+
 test("rule 69: a child that reads nothing stops the uploading client", async () => {
   await withProxy({}, async (proxy, upstream) => {
     upstream.onData = (side) => side.socket.pause();
