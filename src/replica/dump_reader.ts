@@ -167,7 +167,7 @@ class DumpParser {
     const id = JSON.stringify([head.model, head.group, head.worker, head.dpRank]);
     if (this.#seen.has(id)) throw new DumpBroken("a lane comes twice");
     // Only lanes that are wanted are remembered: they are ours, so they are few.
-    if (head.count <= this.#options.maxLaneBlocks && this.#sink.lane(head)) {
+    if (this.#sink.lane(head) && head.count <= this.#options.maxLaneBlocks) {
       this.#seen.add(id);
       this.#staged = new StagedLane(head, bytes, this.#columns);
     } else {

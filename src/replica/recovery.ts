@@ -195,6 +195,7 @@ class PeerRecovery implements Recovery {
     const lanes = new WantedLanes({
       store,
       limits,
+      maxLaneBlocks: config.maxLaneBlocks,
       log,
       onSettled: (outcome) => {
         patience.progress();

@@ -37,6 +37,8 @@ const MAX_GAPS = 3;
 export interface WantedLanesOptions {
   readonly store: LaneStore;
   readonly limits: HoldLimits;
+  /** Blocks that one lane of a peer may have. */
+  readonly maxLaneBlocks: number;
   readonly log: Log;
   /** Told after a lane has found its outcome. */
   readonly onSettled: (outcome: LaneOutcome) => void;
@@ -218,6 +220,11 @@ export class WantedLanes {
       }
       wanted.isRefused = true;
       wanted.reason = `block size ${head.blockSize} at ${peer}, ${blockSize} here`;
+      return false;
+    }
+    if (head.count > this.#options.maxLaneBlocks) {
+      wanted.isRefused = true;
+      wanted.reason = `${head.count} blocks at ${peer}, more than maxLaneBlocks`;
       return false;
     }
     if (wanted.lane.isUnnumbered) {

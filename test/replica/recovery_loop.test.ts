@@ -576,6 +576,18 @@ test("a lane that was left to others, of whom none has it whole, is taken after 
   }
 });
 
+test("a lane with more blocks than may be taken is degraded, not one that nobody has", async () => {
+  const loop = new Loop({ lanes: EMPTY_TWO, config: { maxLaneBlocks: 99 } });
+  loop.members("a");
+  loop.answer("a", dumpOf(TWO));
+  loop.start();
+  assert.is(await loop.run(), "degraded");
+  const [large, small] = loop.recovery.status().laneReports;
+  assert.is(large?.outcome, "degraded");
+  assert.match(large?.reason ?? "", /100 blocks at http:\/\/a:8082, more than maxLaneBlocks/);
+  assert.is(small?.outcome, "restored");
+});
+
 test("Retry-After is honoured, and another peer is asked meanwhile", async () => {
   const loop = new Loop({ lanes: [emptyCut(keyOf("0"))] });
   loop.members("a");

@@ -92,7 +92,13 @@ test("a lane that starts over during its load still reads its columns: the next 
   const lanes = await Promise.all(cuts.map((cut) => store.open(cut.key, { blockSize: 16 })));
   lanes[1]?.hold(LIMITS);
   lanes[1]?.receive({ seq: 41n, epoch: "one", events: [], bytes: 1 });
-  const wanted = new WantedLanes({ store, limits: LIMITS, log: silentLog, onSettled: () => {} });
+  const wanted = new WantedLanes({
+    store,
+    limits: LIMITS,
+    maxLaneBlocks: 1_000_000,
+    log: silentLog,
+    onSettled: () => {},
+  });
   const sink = wanted.sink("peer", () => false);
   const index = store.partitions()[0]?.index as PrefixIndex;
   const load = index.loadInSlices.bind(index);
