@@ -36,19 +36,21 @@ export class Conversations {
     this.#model = model;
     this.#histories = Array.from({ length: count }, (_, n) => [
       { role: "system", content: SYSTEM },
-      { role: "user", content: `Conversation ${n}: ${randomUUID().repeat(6)}` },
+      { role: "user", content: `Conversation ${n}: ${randomUUID().repeat(80)}` },
     ]);
   }
 
-  /** One turn of every conversation, `width` at a time, through this Baton. */
-  async turn(url: string, report: ChatReport, width = 4): Promise<void> {
-    const queue = [...this.#histories];
+  /** One turn of every conversation, or of one half of them, four at a time, through this Baton. */
+  async turn(url: string, report: ChatReport, half?: "even" | "odd"): Promise<void> {
+    const queue = this.#histories.filter((_, n) =>
+      half === undefined || n % 2 === (half === "even" ? 0 : 1)
+    );
     const next = async () => {
       for (let history = queue.shift(); history !== undefined; history = queue.shift()) {
         await this.#ask(url, history, report);
       }
     };
-    await Promise.all(Array.from({ length: width }, next));
+    await Promise.all(Array.from({ length: 4 }, next));
   }
 
   async #ask(url: string, history: Message[], report: ChatReport): Promise<void> {

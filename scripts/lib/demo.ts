@@ -5,6 +5,7 @@
 
 import { readFileSync } from "node:fs";
 import process from "node:process";
+import { indexesAtRest } from "../../test/support/rolled_router.ts";
 import type { RuntimeName } from "./bench.ts";
 import { type ChatReport, Conversations, emptyChatReport } from "./conversations.ts";
 import { type BatonProcess, Fleet, getJson, until } from "./fleet.ts";
@@ -31,7 +32,7 @@ try {
   if (!args.includes("--exit")) await new Promise(() => setInterval(() => {}, 60_000));
 } catch (error) {
   console.error(error);
-  for (const name of ["first", "second"]) {
+  for (const name of ["first", "second", "cold"]) {
     try {
       const lines = fleet.log(name).split("\n").filter((line) =>
         !line.includes('"event":"request"')
@@ -44,8 +45,12 @@ await (closing ??= fleet.close());
 process.exit(code);
 
 async function demo(): Promise<number> {
-  say(`Baton on ${runtime}; everything is in ${fleet.folder}`);
-  const ports = { first: await fleet.ports(), second: await fleet.ports() };
+  say(`Baton on ${runtime}; its files and logs are in ${fleet.folder}`);
+  const ports = {
+    first: await fleet.ports(),
+    second: await fleet.ports(),
+    cold: await fleet.ports(),
+  };
   const peerUrl = (port: number) => `http://127.0.0.1:${port}`;
   const eventUrls = [ports.first.peer, ports.second.peer].map((port) => `${peerUrl(port)}/events`);
   const urls = await Promise.all(WORKERS.map((name) =>
@@ -54,7 +59,7 @@ async function demo(): Promise<number> {
       ...eventUrls.flatMap((url) => ["--events", url]),
     ])
   ));
-  say(`three mock inference workers are up; each posts its KV events to both replicas`);
+  say("three mock inference workers run; each tells both replicas what is in its KV cache");
 
   const chat = {
     mount: "/v1",
@@ -83,21 +88,22 @@ async function demo(): Promise<number> {
   await until("the first Baton", () => fetch(`${first.admin}/ready`), () => true);
   await fleet.publish(oracle, "v1", { id: "build-a" });
   await until("build-a", () => currentBuild(first), (build) => build === "build-a");
-  say(`the first Baton serves v1 with build-a`);
+  say("the first Baton serves v1 with build-a, and routes chats to the workers");
 
+  console.log("\nA new build under load: 100 requests/s, half of them POSTs, 20 streams, 24 chats");
   const load = startTraffic(first);
   const conversations = new Conversations(24, MODEL);
   const before = emptyChatReport();
   for (let turn = 1; turn <= TURNS; turn += 1) {
     await Promise.all([conversations.turn(first.traffic, before), pause(500)]);
     if (turn === 2) {
-      say(`publishing build-b under load`);
+      say("baton publish: build-b");
       await fleet.publish(oracle, "v1", { id: "build-b" });
     }
     const { requests, failed, cut } = load.report;
     say(
-      `turn ${turn}: ${requests} requests, ${failed} failed, ${cut} cut; ` +
-        `cache hits ${percent(hitRate(before))}`,
+      `${requests} requests, ${failed} failed, ${cut} cut; ` +
+        `chats: ${percent(hitRate(before))} of prompt tokens from a worker's cache`,
     );
   }
   await until("build-b", () => currentBuild(first), (build) => build === "build-b");
@@ -107,9 +113,11 @@ async function demo(): Promise<number> {
     (all) => all.length === 1,
     45_000,
   );
-  say(`build-a finished its last stream and is gone; ${describe(swapped)} serves`);
+  say(`build-a has ended its last stream and is gone; generation ${describe(swapped)} serves`);
   const report = await load.stop();
 
+  console.log("\nA second replica, and beside it one that knows no peer");
+  const cold = fleet.startBaton("cold", ports.cold, { services: { chat } });
   const second = fleet.startBaton("second", ports.second, {
     services: { chat },
     replica: { peers: [peerUrl(ports.first.peer)] },
@@ -124,14 +132,21 @@ async function demo(): Promise<number> {
   const readyMs = performance.now() - second.startedAt;
   const recovery = await getJson(`${second.admin}/api/v1/recovery`);
   say(
-    `the second replica is ${recovery.state}: ${recovery.blocks} blocks from ` +
-      `${recovery.attempts?.[0]?.peer} in ${recovery.elapsedMs} ms, ` +
-      `ready ${readyMs.toFixed(0)} ms after its start`,
+    `${recovery.state}: ${recovery.blocks} blocks from ${recovery.attempts?.[0]?.peer} in ` +
+      `${recovery.elapsedMs} ms; ready ${readyMs.toFixed(0)} ms after its start`,
   );
+  const [ours, theirs] = await indexesAtRest(first.peer, second.peer);
+  const differing = Object.keys({ ...ours, ...theirs })
+    .filter((lane) => JSON.stringify(ours[lane]) !== JSON.stringify(theirs[lane]));
+  await until("the one without peers", () => fetch(`${cold.traffic}/readyz`), ({ ok }) => ok);
 
   const after = emptyChatReport();
-  await conversations.turn(second.traffic, after);
-  say(`the same conversations through the second replica: cache hits ${percent(hitRate(after))}`);
+  const without = emptyChatReport();
+  await Promise.all([
+    conversations.turn(second.traffic, after, "even"),
+    conversations.turn(cold.traffic, without, "odd"),
+  ]);
+  say("the next turn of one half of the chats went through each of the two");
 
   const executions = [
     ...readFileSync(fleet.path("data", "v1", "executed.log"), "utf8").trim().split("\n"),
@@ -140,41 +155,53 @@ async function demo(): Promise<number> {
       return Object.entries<number>(executed).flatMap(([id, n]) => Array(n).fill(id));
     }))).flat(),
   ];
+  const chats = [before, after, without];
   const result = {
-    requests: report.requests + report.streams + before.requests + after.requests,
-    failed: report.failed + before.failed + after.failed + answeredEarly,
-    cut: report.cut + before.cut + after.cut,
+    requests: report.requests + report.streams +
+      chats.reduce((sum, chat) => sum + chat.requests, 0),
+    failed: report.failed + answeredEarly + chats.reduce((sum, chat) => sum + chat.failed, 0),
+    cut: report.cut + chats.reduce((sum, chat) => sum + chat.cut, 0),
     executed_twice: executions.length - new Set(executions).size,
     longest_gap_ms: Math.round(report.longestGapMs),
-    swaps: (await rolloutEvents(first)).length - 1,
+    swaps: (await switches(first)).length - 1,
     recovered_blocks: recovery.blocks,
     recovery_ms: recovery.elapsedMs,
+    differing_lanes: differing.length,
     hit_rate_before: hitRate(before),
     hit_rate_after: hitRate(after),
+    hit_rate_without_recovery: hitRate(without),
   };
-  const reasons = [...report.reasons, ...before.reasons, ...after.reasons].slice(0, 10);
+  const reasons = [...report.reasons, ...chats.flatMap((chat) => chat.reasons)].slice(0, 10);
   const isClean = result.failed === 0 && result.cut === 0 && result.executed_twice === 0 &&
-    result.swaps === 1 && result.recovered_blocks > 0 && recovery.state === "recovered";
+    result.swaps === 1 && result.recovered_blocks > 0 && recovery.state === "recovered" &&
+    differing.length === 0;
 
   console.log(`
-requests        ${result.requests} (${report.streams} streams with ${report.events} events among them)
-failed          ${result.failed}
-cut             ${result.cut}
-executed twice  ${result.executed_twice} of ${executions.length} executions
-longest gap     ${result.longest_gap_ms} ms without an answer
-generations     1 (build-a) before, ${describe(swapped)} after
-recovered       ${result.recovered_blocks} blocks in ${result.recovery_ms} ms, before the replica was ready
-hit rate        ${percent(result.hit_rate_before)} before, ${
-    percent(result.hit_rate_after)
-  } on the new replica
+Measured in this run
+  requests        ${result.requests}, ${report.streams} of them streams with ${report.events} events
+  failed          ${result.failed}
+  cut             ${result.cut} streams that did not come to their own last event
+  executed twice  ${result.executed_twice} of ${executions.length} executions
+  longest gap     ${result.longest_gap_ms} ms in which requests were due and none was answered
+  generations     1 (build-a) before, ${describe(swapped)} after
+  recovered       ${result.recovered_blocks} blocks in ${result.recovery_ms} ms, before the replica was ready; ${result.differing_lanes} of ${
+    Object.keys(ours).length
+  } lanes differ from the first's
+  cache hits      ${percent(result.hit_rate_before)} on the first replica, from its first chat on
+                  ${percent(result.hit_rate_after)} on the second, from its first request on
+                  ${percent(result.hit_rate_without_recovery)} on the one without peers
 ${reasons.map((reason) => `  ${reason.trim()}\n`).join("")}${
     isClean ? "Nothing was lost." : "SOMETHING WAS LOST."
   }`);
   if (!args.includes("--exit")) {
-    console.log(`\nStill up until Ctrl-C:
+    const chatBody = `{"model":"${MODEL}","messages":[{"role":"user","content":"hello"}]}`;
+    console.log(`
+Still up until Ctrl-C:
   status page   ${first.admin}/ui/
-  traffic       ${first.traffic}/shard/v1/   ${first.traffic}/v1/chat/completions
-  replica       ${second.traffic}/v1/chat/completions   ${second.peer}/dump`);
+  the same      node_modules/.bin/node src/main.ts status --admin ${first.admin}
+  a request     curl ${first.traffic}/shard/v1/
+  a chat        curl ${second.traffic}/v1/chat/completions -d '${chatBody}'
+  the index     curl ${second.peer}/dump`);
   }
   if (args.includes("--json")) console.log(JSON.stringify(result));
   return isClean ? 0 : 1;
@@ -212,24 +239,9 @@ function describe(all: readonly { generation: number; buildId: string }[]): stri
 }
 
 /** The moments at which a generation took over the traffic. */
-async function rolloutEvents(baton: BatonProcess): Promise<unknown[]> {
-  const controller = new AbortController();
-  const response = await fetch(`${baton.admin}/api/v1/events`, { signal: controller.signal });
-  const found: unknown[] = [];
-  let tail = "";
-  const timer = setTimeout(() => controller.abort(), 500);
-  try {
-    for await (const chunk of response.body ?? []) {
-      const lines = (tail + new TextDecoder().decode(chunk)).split("\n");
-      tail = lines.pop() ?? "";
-      for (const line of lines) {
-        const event = JSON.parse(line);
-        if ((event.kind ?? event.event) === "traffic_switched") found.push(event);
-      }
-    }
-  } catch { /* The stream of events has no end: it was cut above. */ }
-  clearTimeout(timer);
-  return found;
+async function switches(baton: BatonProcess): Promise<string[]> {
+  const journal = await (await fetch(`${baton.admin}/api/v1/events`)).text();
+  return journal.split("\n").filter((line) => line.includes('"kind":"traffic_switched"'));
 }
 
 function pause(ms: number): Promise<void> {
