@@ -156,6 +156,7 @@ class H2Relay extends Relay implements ClientStreamHandlers, Timed {
   // -------------------------------------------------------------------------------- the answer
 
   inform(status: number, head: Head): void {
+    this.mayRepeat = false;
     this.passInterim(status, "", head);
   }
 
@@ -188,19 +189,22 @@ class H2Relay extends Relay implements ClientStreamHandlers, Timed {
 
   close(code: number): void {
     if (this.done || this.answerEnded) return;
-    this.#stream = undefined;
     const session = this.#session;
+    const isMalformed = this.#stream?.isResetByUs === true;
+    this.#stream = undefined;
     const hasBegun = this.status !== 0 || this.exchange.answered;
     // REFUSED_STREAM promises that nothing was done (RFC 9113 section 8.7); a session that was
     // idle may have been closed under the request, which then must do no harm twice.
-    const isRefused = code === H2_ERRORS.refusedStream;
-    const isStale = session !== undefined && session.uses > 1 && this.mayRepeat;
+    const isRefused = code === H2_ERRORS.refusedStream && !isMalformed;
+    const isStale = session !== undefined && session.session.isGone && session.uses > 1 &&
+      this.mayRepeat;
     const isWhole = this.requestEnded && this.requestBytes === 0;
     if (!hasBegun && isWhole && (isRefused || isStale) && this.tries < MOST_TRIES) {
       this.tries += 1;
       this.mayRepeat = false;
       return this.begin();
     }
+    if (isMalformed) return this.failed("upstream_bad_response", `a malformed answer (${code})`);
     this.failed("upstream_reset", `the target ended the stream (${code})`, isRefused);
   }
 }

@@ -4,7 +4,7 @@
  * When the target retires its sessions take no more requests and end with their last stream.
  */
 
-import type { Runtime } from "../runtime/runtime.ts";
+import { ConnectFailed, type Runtime } from "../runtime/runtime.ts";
 import type { Deadlines, Timed } from "./deadlines.ts";
 import { type ClientSession, connectHttp2 } from "./http2/client_session.ts";
 import type { Target } from "./target.ts";
@@ -77,7 +77,13 @@ export class H2Sessions {
       timeoutMs,
       headerBytes: headLimitBytes,
     });
+    if (session.room === 0) {
+      session.destroy();
+      throw new ConnectFailed("other", "the target takes no streams");
+    }
     const one = new H2Session(session);
+    // Nobody may want it any more.
+    one.deadlineMs = runtime.clock.monotonic() + idleMs;
     this.#sessions.add(one);
     deadlines.add(one);
     session.onClose(() => {

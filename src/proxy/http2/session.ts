@@ -147,6 +147,11 @@ export abstract class Session<S extends Stream> implements SocketHandlers, Frame
     return this.open.size;
   }
 
+  /** The connection is no more. */
+  get isGone(): boolean {
+    return this.#isGone;
+  }
+
   /** Bytes that are not with the kernel yet, those that wait for a window left out. */
   get pendingBytes(): number {
     return this.out.length + this.#socket.pendingBytes;
@@ -198,7 +203,7 @@ export abstract class Session<S extends Stream> implements SocketHandlers, Frame
     this.#isGone = true;
     this.isOpen = false;
     this.#cancelFarewell?.();
-    this.#finishAll(H2_ERRORS.cancel);
+    for (const stream of this.open.all()) stream.finish(H2_ERRORS.cancel);
     this.gone();
   }
 
@@ -219,12 +224,13 @@ export abstract class Session<S extends Stream> implements SocketHandlers, Frame
     }
     if (!this.isOpen) return;
     this.sendGoaway(this.lastTaken, code);
-    this.#finishAll(code);
+    // Who hears of the end of a stream must not begin another one here.
+    this.isClosing = true;
+    for (const stream of this.open.all()) {
+      stream.isResetByUs = true;
+      stream.finish(code);
+    }
     this.#sayFarewell();
-  }
-
-  #finishAll(code: number): void {
-    for (const stream of this.open.all()) stream.finish(code);
   }
 
   /** FIN after what is queued, and a moment for the other side to read it. */

@@ -95,6 +95,7 @@ interface Stage {
 async function onStage(
   body: (stage: Stage) => Promise<void>,
   settings: Buffer = frame(SETTINGS, 0, 0, NONE),
+  idleConnectionMs = 4000,
 ): Promise<void> {
   const sides: Side[] = [];
   const server: Server = createServer({ noDelay: true }, (socket) => {
@@ -116,7 +117,7 @@ async function onStage(
   });
   const outcomes: ForwardOutcome[] = [];
   const proxy = await startProxy(address, {
-    forward: createForward({ runtime, timeouts: { connectMs: 1000 } }),
+    forward: createForward({ runtime, timeouts: { connectMs: 1000 }, idleConnectionMs }),
     handle: async (exchange: Exchange, forward: Forward) => {
       const lease = target.claim(exchange.requestId, runtime.clock.monotonic());
       if (lease === undefined) throw new Error("retired");
@@ -240,6 +241,61 @@ test("answers that are malformed are a 502, and the connection goes on", async (
     assert.match(await ask(stage.proxy, POST), /fine/);
     assert.is(stage.sides.length, 1);
   });
+});
+
+test("a request that was answered, however badly, or ended by the target, is not sent again", async () => {
+  const ends: [string, (stream: number) => Buffer][] = [
+    ["upstream_bad_response", (stream) => frame(HEADERS, 5, stream, literals([["x-a", "1"]]))],
+    ["upstream_bad_response", (stream) => frame(DATA, 0, stream, Buffer.from("x"))],
+    ["upstream_reset", (stream) => frame(RST_STREAM, 0, stream, u32(8))],
+    ["upstream_reset", (stream) => frame(RST_STREAM, 0, stream, u32(2))],
+    ["upstream_bad_response", () => frame(DATA, 0, 99, NONE)],
+  ];
+  await onStage(async (stage) => {
+    for (const [reason, end] of ends) {
+      const before = stage.outcomes.length;
+      // A connection that was used before might have been stale.
+      stage.onRequest = (side, stream) => void side.answer(stream, "200", "ok");
+      assert.is(statusOf(await ask(stage.proxy, get("/"))), 200);
+      let count = 0;
+      stage.onRequest = (side, stream) => {
+        count += 1;
+        side.send(end(stream));
+      };
+      assert.match(await ask(stage.proxy, get("/")), /^HTTP\/1\.1 502 /m);
+      assert.is(count, 1);
+      assert.is(stage.outcomes[before + 1]?.reason, reason);
+    }
+  });
+});
+
+test("a target that takes no streams is a 502, and no connection to it stays", async () => {
+  const none = frame(SETTINGS, 0, 0, Buffer.concat([Buffer.from([0, 3]), u32(0)]));
+  const away = Buffer.concat([frame(SETTINGS, 0, 0, NONE), frame(GOAWAY, 0, 0, u32(0, 0))]);
+  for (const settings of [none, away]) {
+    await onStage(async ({ proxy, sides }) => {
+      assert.is(statusOf(await ask(proxy, get("/"))), 502);
+      assert.ok(sides.length <= 3);
+      await eventually("all are closed", () => sides.every(({ closed }) => closed));
+    }, settings);
+  }
+});
+
+test("a connection whose request was given up before it was made is not kept for ever", async () => {
+  await onStage(
+    async ({ proxy, sides, outcomes }) => {
+      const client = await Client.to(proxy.port);
+      client.send(get("/"));
+      const side = await eventually("it connects", () => sides[0]);
+      client.destroy();
+      await eventually("the client has left", () => outcomes.length === 1);
+      side?.send(frame(SETTINGS, 0, 0, NONE));
+      await eventually("it is closed", () => side?.closed);
+      assert.is(sides.length, 1);
+    },
+    NONE,
+    100,
+  );
 });
 
 test("a body that is not as long as it says breaks the answer", async () => {
