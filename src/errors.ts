@@ -80,3 +80,8 @@ export function errorResponse(error: unknown): Response {
     { status: known.status, headers },
   );
 }
+
+/** The message of any thrown value. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

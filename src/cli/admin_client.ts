@@ -3,10 +3,11 @@
  * describes, or the one at `--admin`.
  */
 
+import { messageOf } from "../errors.ts";
 import { loadConfig } from "../config/load.ts";
 import { readSecret } from "../config/secret.ts";
 import type { Address, FetchInit, Runtime } from "../runtime/runtime.ts";
-import type { Arguments } from "./arguments.ts";
+import { type Arguments, UsageError } from "./arguments.ts";
 
 /** The options that every verb takes which asks a running Baton. */
 export const ADMIN_OPTIONS = ["config", "admin"] as const;
@@ -16,6 +17,8 @@ export interface AdminClient {
   readonly url: string;
   /** The answer's JSON. Throws an Error with the server's message unless the answer is 2xx. */
   json(method: "GET" | "POST", path: string, body?: unknown): Promise<unknown>;
+  /** What `/ready` says, whether it is ready or not. Throws as `json` does. */
+  readiness(): Promise<unknown>;
   /** The answer itself, whatever its status. */
   fetch(path: string, init?: RequestInit): Promise<Response>;
 }
@@ -26,7 +29,7 @@ export interface AdminClient {
  */
 export async function adminClient(runtime: Runtime, given: Arguments): Promise<AdminClient> {
   const environment = runtime.env();
-  const url = given.option("admin") ?? trimmed(environment.BATON_ADMIN_URL);
+  const url = given.option("admin")?.trim() ?? trimmed(environment.BATON_ADMIN_URL);
   let token = trimmed(environment.BATON_ADMIN_TOKEN);
   let base = url?.replace(/\/+$/, "");
   let unixPath: string | undefined;
@@ -38,6 +41,9 @@ export async function adminClient(runtime: Runtime, given: Arguments): Promise<A
     if (token === undefined && secret !== undefined) token = await readSecret(runtime, secret);
   } else if (base.startsWith("unix:")) {
     ({ base, unixPath } = reach({ kind: "unix", path: base.slice("unix:".length) }));
+  } else if (!/^https?:\/\//i.test(base) || !URL.canParse(base)) {
+    const name = given.option("admin") === undefined ? "BATON_ADMIN_URL" : "--admin";
+    throw new UsageError(`${name} = ${base}: give a URL as http://127.0.0.1:8081, or unix:/path`);
   }
   const ask = async (path: string, init: RequestInit = {}): Promise<Response> => {
     const headers = new Headers(init.headers);
@@ -46,22 +52,36 @@ export async function adminClient(runtime: Runtime, given: Arguments): Promise<A
     try {
       return await runtime.http.fetch(`${base}${path}`, full);
     } catch (error) {
-      const why = error instanceof Error ? error.message : String(error);
+      const why = messageOf(error);
       throw new Error(`no answer from ${url ?? unixPath ?? base}: ${why}`, { cause: error });
     }
   };
+  const shown = unixPath === undefined ? base : `unix:${unixPath}`;
+  const read = async (
+    response: Response,
+    path: string,
+    isMeant: (answer: object) => boolean,
+  ): Promise<unknown> => {
+    const answer: unknown = await response.json().catch(() => undefined);
+    if (typeof answer === "object" && answer !== null && isMeant(answer)) return answer;
+    const { error } = (answer ?? {}) as { error?: { message?: string } };
+    throw new Error(
+      error?.message === undefined
+        ? `${shown} answered ${path} with ${response.status}: is that the admin listener of a Baton?`
+        : `${response.status}: ${error.message}`,
+    );
+  };
   return {
-    url: unixPath === undefined ? base : `unix:${unixPath}`,
+    url: shown,
     fetch: ask,
+    readiness: async () =>
+      await read(await ask("/ready"), "/ready", (answer) => "conditions" in answer),
     json: async (method, path, body) => {
       const response = await ask(path, {
         method,
         ...(body === undefined ? {} : { body: JSON.stringify(body) }),
       });
-      const answer: unknown = await response.json().catch(() => undefined);
-      if (response.ok) return answer;
-      const { error } = (answer ?? {}) as { error?: { message?: string } };
-      throw new Error(`${response.status}: ${error?.message ?? "no message"}`);
+      return await read(response, path, () => response.ok);
     },
   };
 }

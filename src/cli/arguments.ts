@@ -2,6 +2,8 @@
  * The command line: `baton <verb> [plain...] [--option value] [--option=value] [--flag]`.
  */
 
+import { didYouMean } from "../config/nearest.ts";
+
 /** The command line is not what the verb takes. */
 export class UsageError extends Error {
   override readonly name = "UsageError";
@@ -47,11 +49,14 @@ export function parseArguments(words: readonly string[], rules: ArgumentRules): 
       if (equals >= 0) throw new UsageError(`--${name} takes no value`);
       flags.add(name);
     } else if (rules.options?.includes(name) === true) {
-      const value = equals >= 0 ? word.slice(equals + 1) : words[++index];
-      if (value === undefined) throw new UsageError(`--${name} needs a value`);
+      const value = equals >= 0 ? word.slice(equals + 1) : words[++index] ?? "";
+      // The next option is no value; one that begins like it is written with an equals sign.
+      const isNext = equals < 0 && value.startsWith("--");
+      if (value.trim() === "" || isNext) throw new UsageError(`--${name} needs a value`);
       options.set(name, value);
     } else {
-      throw new UsageError(`unknown option --${name}`);
+      const known = [...rules.flags ?? [], ...rules.options ?? []].map((one) => `--${one}`);
+      throw new UsageError(`unknown option --${name}${didYouMean(`--${name}`, known)}`);
     }
   }
   const [least, most] = rules.plain ?? [0, 0];

@@ -2,6 +2,7 @@
  * `baton check`: is the configuration right? Starts nothing.
  */
 
+import { messageOf } from "../errors.ts";
 import { loadConfig } from "../config/load.ts";
 import { ConfigError } from "../config/problems.ts";
 import type { ReplicaConfig } from "../config/replica.ts";
@@ -64,10 +65,6 @@ async function checkTlsFiles(
   } catch (error) {
     throw new ConfigError([{ key, allowed: messageOf(error) }]);
   }
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }
 
 function kindOf(service: ServiceConfig, env: Record<string, string>): string {

@@ -2,7 +2,9 @@
  * argv -> verb -> exit code.
  */
 
+import { messageOf } from "../errors.ts";
 import { ConfigError } from "../config/problems.ts";
+import { didYouMean } from "../config/nearest.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import { parseArguments, UsageError } from "./arguments.ts";
 import { check } from "./check.ts";
@@ -32,35 +34,51 @@ const VERBS: readonly Verb[] = [
 
 /** Runs the verb that the arguments name (`serve` if they name none) and returns its exit code. */
 export async function runCli(runtime: Runtime): Promise<number> {
-  const [first = "serve", ...others] = runtime.args;
-  const named = !first.startsWith("-");
-  const words = named ? others : runtime.args;
-  if (first === "help" || first === "--help" || first === "-h" || words.includes("--help")) {
-    runtime.print("stdout", named && first !== "help" ? helpFor(first) : help());
-    return EXIT.ok;
-  }
-  const name = first === "--version" ? "version" : named ? first : "serve";
+  const { name, words, isHelp } = commandOf(runtime.args);
   const verb = VERBS.find((one) => one.name === name);
-  if (verb === undefined) {
-    runtime.print("stderr", `baton: there is no verb ${JSON.stringify(name)}; see baton help`);
+  if (verb === undefined && !(isHelp && name === "")) {
+    const near = didYouMean(name, VERBS.map((one) => one.name));
+    const said = `there is no verb ${JSON.stringify(name)}${near}`;
+    runtime.print("stderr", `baton: ${said}${near === "" ? "; " : " "}see baton help`);
     return EXIT.usage;
   }
+  if (verb === undefined || isHelp) {
+    runtime.print("stdout", verb === undefined ? help() : helpFor(verb));
+    return EXIT.ok;
+  }
   try {
-    const given = parseArguments(name === "version" ? [] : words, verb);
+    const given = parseArguments(words, verb);
     return await verb.run(name === "serve" ? runtime : strict(runtime), given);
   } catch (error) {
     if (error instanceof UsageError) {
-      runtime.print("stderr", `baton ${name}: ${error.message}\n${helpFor(name)}`);
+      runtime.print("stderr", `baton ${name}: ${error.message}\n${helpFor(verb)}`);
       return EXIT.usage;
     }
     if (error instanceof ConfigError) {
       runtime.print("stderr", `baton ${name}: the configuration is not valid\n${error.message}`);
       return EXIT.usage;
     }
-    const message = error instanceof Error ? error.message : String(error);
+    const message = messageOf(error);
     runtime.print("stderr", `baton ${name}: ${message}`);
     return EXIT.failed;
   }
+}
+
+/** The verb that is meant (none: `serve`, or "" for help about all), and the words after it. */
+function commandOf(
+  args: readonly string[],
+): { name: string; words: readonly string[]; isHelp: boolean } {
+  const [first = "", ...rest] = args;
+  if (["help", "--help", "-h"].includes(first)) {
+    return { name: rest[0] ?? "", words: [], isHelp: true };
+  }
+  if (first === "--version") return { name: "version", words: rest, isHelp: false };
+  const isNamed = args.length > 0 && !first.startsWith("-");
+  const words = isNamed ? rest : args;
+  const end = words.indexOf("--");
+  const options = end < 0 ? words : words.slice(0, end);
+  const isHelp = options.includes("--help") || options.includes("-h");
+  return { name: isNamed ? first : "serve", words, isHelp };
 }
 
 /**
@@ -89,7 +107,6 @@ function help(): string {
     "docs/operations.md explains them.";
 }
 
-function helpFor(name: string): string {
-  const verb = VERBS.find((one) => one.name === name);
-  return verb === undefined ? help() : `usage: baton ${verb.name} ${verb.usage}\n${verb.summary}`;
+function helpFor(verb: Verb): string {
+  return `usage: baton ${verb.name} ${verb.usage}`.trimEnd() + `\n${verb.summary}`;
 }

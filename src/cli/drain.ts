@@ -3,7 +3,7 @@
  */
 
 import { ADMIN_OPTIONS, adminClient } from "./admin_client.ts";
-import { EXIT, type Verb } from "./verb.ts";
+import { EXIT, pause, type Verb } from "./verb.ts";
 
 export const drain: Verb = {
   name: "drain",
@@ -21,7 +21,7 @@ export const drain: Verb = {
         runtime.print("stderr", `${status.inflight} still in flight`);
         return EXIT.failed;
       }
-      await new Promise<void>((resolve) => clock.after(500, resolve));
+      await pause(runtime, 500);
       status = await client.json("GET", "/drain/status") as { inflight: number };
     }
     runtime.print("stdout", JSON.stringify(status));

@@ -5,22 +5,22 @@
  * middle of that.
  */
 
-import { loadConfig } from "../config/load.ts";
+import { loadConfig, type Override } from "../config/load.ts";
 import type { Baton } from "../host/baton.ts";
 import { createLog } from "../observe/log.ts";
 import { BATON_VERSION } from "../version.ts";
 import type { Arguments } from "./arguments.ts";
 import { EXIT, type Verb } from "./verb.ts";
 
-/** Options that stand for a key; the last four make Baton a program that Baton can supervise. */
-const SHORTHANDS: Readonly<Record<string, (value: string) => Record<string, string>>> = {
-  "traffic": (value) => ({ BATON_LISTEN_TRAFFIC: value }),
-  "admin-listen": (value) => ({ BATON_LISTEN_ADMIN: value }),
-  "peer": (value) => ({ BATON_LISTEN_PEER: value }),
-  "port": (value) => ({ BATON_LISTEN_TRAFFIC: `:${value}` }),
-  "admin-port": (value) => ({ BATON_LISTEN_ADMIN: `127.0.0.1:${value}` }),
-  "peer-port": (value) => ({ BATON_LISTEN_PEER: `127.0.0.1:${value}` }),
-  "data-dir": (value) => ({ BATON_STATE_DIR: value }),
+/** Options that stand for a variable; the last four make Baton a program that Baton can supervise. */
+const SHORTHANDS: Readonly<Record<string, readonly [variable: string, before: string]>> = {
+  "traffic": ["BATON_LISTEN_TRAFFIC", ""],
+  "admin-listen": ["BATON_LISTEN_ADMIN", ""],
+  "peer": ["BATON_LISTEN_PEER", ""],
+  "port": ["BATON_LISTEN_TRAFFIC", ":"],
+  "admin-port": ["BATON_LISTEN_ADMIN", "127.0.0.1:"],
+  "peer-port": ["BATON_LISTEN_PEER", "127.0.0.1:"],
+  "data-dir": ["BATON_STATE_DIR", ""],
 };
 
 export const serve: Verb = {
@@ -75,11 +75,12 @@ export const serve: Verb = {
   },
 };
 
-function overridesOf(given: Arguments): Record<string, string> {
-  const overrides: Record<string, string> = {};
-  for (const [option, keys] of Object.entries(SHORTHANDS)) {
+function overridesOf(given: Arguments): Record<string, Override> {
+  const overrides: Record<string, Override> = {};
+  for (const [option, [variable, before]] of Object.entries(SHORTHANDS)) {
     const value = given.option(option);
-    if (value !== undefined) Object.assign(overrides, keys(value));
+    if (value === undefined) continue;
+    overrides[variable] = { value: before + value.trim(), option: `--${option}` };
   }
   return overrides;
 }

@@ -32,3 +32,7 @@ export interface Verb {
   /** Returns the exit code. A thrown UsageError or ConfigError becomes 2, any other error 1. */
   run(runtime: Runtime, given: Arguments): Promise<number>;
 }
+
+export function pause(runtime: Pick<Runtime, "clock">, ms: number): Promise<void> {
+  return new Promise((resolve) => runtime.clock.after(ms, resolve));
+}

@@ -7,6 +7,7 @@
  */
 
 import { configKeys, type JsonSchema } from "./json_schema.ts";
+import { didYouMean } from "./nearest.ts";
 import { type Problem, showValue } from "./problems.ts";
 
 export type Path = readonly (string | number)[];
@@ -58,7 +59,10 @@ export function readEnvironment(
     const key = meant[0];
     if (key === undefined) {
       if (KUBERNETES.test(name) || /^\w+_PORT$/.test(name) && /^\w+:\/\//.test(text)) continue;
-      problems.push({ key: name, allowed: unknownName(name, [...known.keys()]) });
+      problems.push({
+        key: name,
+        allowed: `there is no such key${didYouMean(name, known.keys())}`,
+      });
     } else if (meant.length > 1) {
       const paths = meant.map((one) => one.path.join(".")).join(" and ");
       problems.push({ key: name, allowed: `stands for both ${paths}; set them in the file` });
@@ -168,34 +172,6 @@ function secretNames(value: unknown): Set<string> {
   };
   visit(value);
   return names;
-}
-
-function unknownName(name: string, known: readonly string[]): string {
-  let nearest: string | undefined;
-  let least = 4;
-  for (const candidate of known) {
-    const distance = editDistance(name, candidate, least);
-    if (distance >= least) continue;
-    least = distance;
-    nearest = candidate;
-  }
-  const guess = nearest === undefined ? "" : `; did you mean ${nearest}?`;
-  return `there is no such key${guess}`;
-}
-
-/** Levenshtein distance, given up (as `most`) once it cannot be below `most`. */
-function editDistance(a: string, b: string, most: number): number {
-  if (Math.abs(a.length - b.length) >= most) return most;
-  let row = Array.from({ length: b.length + 1 }, (_, index) => index);
-  for (let i = 1; i <= a.length; i += 1) {
-    const next = [i];
-    for (let j = 1; j <= b.length; j += 1) {
-      const substitution = (row[j - 1] ?? 0) + (a[i - 1] === b[j - 1] ? 0 : 1);
-      next.push(Math.min(substitution, (row[j] ?? 0) + 1, (next[j - 1] ?? 0) + 1));
-    }
-    row = next;
-  }
-  return row[b.length] ?? most;
 }
 
 function isObject(value: unknown): value is Record<string, unknown> {

@@ -1,10 +1,35 @@
 /**
- * Where a text stops being JSON. The engines' own messages quote the text around the place, which may
- * be a secret, and name no line.
+ * What is wrong with a text that should be JSON, and where. The engines' own messages quote the text
+ * around the place, which may be a secret, and name no line; and of a key that is there twice they take
+ * the last without a word.
  */
 
-/** The offset of the first character that cannot be there; undefined when the text is JSON. */
-export function jsonErrorOffset(text: string): number | undefined {
+/** The first fault, as "is not JSON: see line 3, column 7 (...)"; undefined when there is none. */
+export function jsonFault(text: string): string | undefined {
+  let repeated: string | undefined;
+  const offset = scan(text, (key, at) => {
+    repeated ??= `has the key ${key} twice in one object: see ${lineAndColumn(text, at)}`;
+  });
+  if (offset === undefined) return repeated;
+  return `is not JSON: see ${lineAndColumn(text, offset)}${hintAt(text, offset)}`;
+}
+
+function hintAt(text: string, offset: number): string {
+  if (/^(\/\/|\/\*|#)/.test(text.slice(offset, offset + 2))) return " (JSON has no comments)";
+  if (/^[}\]]/.test(text.slice(offset)) && /,\s*$/.test(text.slice(0, offset))) {
+    return " (a comma before it is one too many)";
+  }
+  if (/^['A-Za-z_]/.test(text.slice(offset))) {
+    return " (text and keys are written in double quotes)";
+  }
+  return "";
+}
+
+/**
+ * The offset of the first character that cannot be there; undefined when the text is JSON. Tells of
+ * each key, as it is written, that its object has already.
+ */
+function scan(text: string, onRepeated: (key: string, at: number) => void): number | undefined {
   let at = 0;
   const space = (): void => {
     at += /^[ \t\r\n]*/.exec(text.slice(at))?.[0].length ?? 0;
@@ -27,13 +52,19 @@ export function jsonErrorOffset(text: string): number | undefined {
       space();
     }
   };
-  const string = (): boolean => take(/^"([^"\\\p{Cc}]|\\(["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/u);
+  const string = (): boolean => take(/^"([ !#-[\]-\u{10ffff}]|\\(["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/u);
   const value = (): boolean => {
     space();
     if (text[at] === "[") return items("]", value);
     if (text[at] === "{") {
+      const keys = new Set<unknown>();
       return items("}", () => {
+        const from = at;
         if (!string()) return false;
+        const written = text.slice(from, at);
+        const key: unknown = JSON.parse(written);
+        if (keys.has(key)) onRepeated(written, from);
+        keys.add(key);
         space();
         if (text[at] !== ":") return false;
         at += 1;
@@ -48,7 +79,7 @@ export function jsonErrorOffset(text: string): number | undefined {
 }
 
 /** `line 3, column 7`, counted from 1. */
-export function lineAndColumn(text: string, offset: number): string {
+function lineAndColumn(text: string, offset: number): string {
   const before = text.slice(0, offset).split("\n");
   return `line ${before.length}, column ${(before.at(-1)?.length ?? 0) + 1}`;
 }

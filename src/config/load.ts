@@ -2,14 +2,16 @@
  * File and environment -> one frozen Config, or every problem at once.
  */
 
+import { messageOf } from "../errors.ts";
 import * as v from "valibot";
 import { FileMissing, type Runtime } from "../runtime/runtime.ts";
 import { readEnvironment, withValue } from "./environment.ts";
-import { jsonErrorOffset, lineAndColumn } from "./json_error.ts";
+import { jsonFault } from "./json_error.ts";
 import { ConfigError, type Problem, problemsOf, withSource } from "./problems.ts";
 import { brokenRules } from "./rules.ts";
 import { type Config, configSchema } from "./schema.ts";
 import { readSecret, type Secret } from "./secret.ts";
+import { shapeProblems } from "./shape.ts";
 import { asksFor, overlapRule } from "./versions.ts";
 import { startedAsVersiond } from "./versiond_env.ts";
 import { type WithoutFile, withoutFile } from "./without_file.ts";
@@ -17,8 +19,14 @@ import { type WithoutFile, withoutFile } from "./without_file.ts";
 export interface LoadOptions {
   /** `--config`; before `BATON_CONFIG`, before `baton.json` in the working folder. */
   readonly path?: string;
-  /** Values from the command line, which win over everything. */
-  readonly overrides?: Readonly<Record<string, string>>;
+  /** What the command line says in place of variables, which wins over everything. */
+  readonly overrides?: Readonly<Record<string, Override>>;
+}
+
+/** The value of a variable, and the option that it was written as. */
+export interface Override {
+  readonly value: string;
+  readonly option: string;
 }
 
 export interface LoadedConfig {
@@ -34,10 +42,15 @@ export async function loadConfig(
   runtime: Pick<Runtime, "env" | "files">,
   options: LoadOptions = {},
 ): Promise<LoadedConfig> {
-  const environment = { ...runtime.env(), ...options.overrides };
+  const overrides = Object.entries(options.overrides ?? {});
+  const environment = {
+    ...runtime.env(),
+    ...Object.fromEntries(overrides.map(([name, { value }]) => [name, value])),
+  };
   const file = await readFile(runtime, options.path ?? named(environment, "BATON_CONFIG"));
   const alone = file === undefined ? withoutFile(environment) : undefined;
-  const config = parseConfig(file?.value ?? {}, environment, alone);
+  const writtenAs = new Map(overrides.map(([name, { option }]) => [name, option]));
+  const config = parseConfig(file === undefined ? {} : file.value, environment, alone, writtenAs);
   const problems = await missingSecrets(runtime, config);
   if (problems.length > 0) throw new ConfigError(problems);
   const warnings = [...warningsOf(environment, file?.path, alone), ...doubtsAbout(config)];
@@ -46,15 +59,16 @@ export async function loadConfig(
 
 /**
  * The pure part: a file's value and an environment -> Config. `alone` is what stands for the file
- * where there is none. Throws ConfigError.
+ * where there is none; `writtenAs` names the options that stand for variables. Throws ConfigError.
  */
 export function parseConfig(
   file: unknown,
   environment: Readonly<Record<string, string>> = {},
   alone?: WithoutFile,
+  writtenAs: ReadonlyMap<string, string> = new Map(),
 ): Config {
   if (typeof file !== "object" || file === null || Array.isArray(file)) {
-    throw new ConfigError([{ key: "the configuration", allowed: "must be a JSON object" }]);
+    throw new ConfigError([{ key: "the configuration", allowed: "must be an object, { ... }" }]);
   }
   let written: unknown = alone?.file ?? file;
   const read = readEnvironment(environment, written, alone?.names);
@@ -62,8 +76,9 @@ export function parseConfig(
   const sources = new Map<string, string>();
   for (const { path, name, value } of [...(alone?.values ?? []), ...read.values]) {
     written = withValue(written, path, value);
-    sources.set(JSON.stringify(path), name);
+    sources.set(JSON.stringify(path), writtenAs.get(name) ?? name);
   }
+  problems.push(...shapeProblems(written));
   const result = v.safeParse(configSchema, written);
   if (!result.success) {
     problems.push(...problemsOf(result.issues, sources));
@@ -89,12 +104,9 @@ async function readFile(
     throw new ConfigError([{ key: path, allowed: why }]);
   }
   const json = text.replace(/^\uFEFF/, "");
-  try {
-    return { path, value: JSON.parse(json) as unknown };
-  } catch {
-    const where = lineAndColumn(json, jsonErrorOffset(json) ?? 0);
-    throw new ConfigError([{ key: path, allowed: `is not JSON: see ${where}` }]);
-  }
+  const fault = jsonFault(json);
+  if (fault !== undefined) throw new ConfigError([{ key: path, allowed: fault }]);
+  return { path, value: JSON.parse(json) as unknown };
 }
 
 /** A secret that cannot be read stops the start, not the first request that needs it. */
@@ -108,7 +120,7 @@ async function missingSecrets(
     try {
       await readSecret(runtime, reference);
     } catch (error) {
-      problems.push({ key, allowed: error instanceof Error ? error.message : String(error) });
+      problems.push({ key, allowed: messageOf(error) });
     }
   };
   await check("admin.token", config.admin.token);

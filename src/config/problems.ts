@@ -3,6 +3,8 @@
  */
 
 import type * as v from "valibot";
+import { configKeys } from "./json_schema.ts";
+import { didYouMean } from "./nearest.ts";
 
 export interface Problem {
   /** The key (`listen.traffic`) or the environment variable that the value came from. */
@@ -35,9 +37,10 @@ const SECRET_KEY = /token|secret|password|credential/i;
 /** A value for a message: JSON, shortened, and never that of a key that names a secret. */
 export function showValue(path: readonly (string | number)[], value: unknown): string {
   if (path.some((key) => SECRET_KEY.test(String(key)))) return "(not shown)";
-  const text =
-    JSON.stringify(value, (key, inner: unknown) => SECRET_KEY.test(key) ? "(not shown)" : inner) ??
-      "nothing";
+  const text = JSON.stringify(value, (key, inner: unknown) => {
+    if (SECRET_KEY.test(key)) return "(not shown)";
+    return typeof inner === "number" && !Number.isFinite(inner) ? String(inner) : inner;
+  }) ?? "nothing";
   return text.length <= 120 ? text : `${text.slice(0, 117)}...`;
 }
 
@@ -95,12 +98,24 @@ function collect(
   const unknownKey = issue.type === "strict_object" && issue.expected === "never";
   if (unknownKey) {
     const value = showValue(path, issue.path?.at(-1)?.value);
-    add(problems, { key, value, allowed: "nothing: there is no such key" });
+    const near = didYouMean(String(path.at(-1)), keysBeside(path));
+    add(problems, { key, value, allowed: `nothing: there is no such key${near}` });
   } else if (issue.input === undefined) {
     add(problems, { key, allowed: "this key is required" });
   } else {
     add(problems, { key, value: showValue(path, issue.input), allowed: allowedBy(issue) });
   }
+}
+
+/** The keys that there are where `path` ends. */
+function keysBeside(path: readonly (string | number)[]): string[] {
+  const isThere = (key: string, at: number): boolean =>
+    key === (typeof path[at] === "number" ? "[]" : path[at]) || key === "*";
+  return configKeys().flatMap((one) => {
+    const name = one.path.at(-1) ?? "";
+    const isBeside = one.path.length === path.length && one.path.slice(0, -1).every(isThere);
+    return isBeside && name !== "*" && name !== "[]" ? [name] : [];
+  });
 }
 
 function add(problems: Problem[], problem: Problem): void {
@@ -124,6 +139,8 @@ function meantBranch(issue: Issue): Issue[] {
 function allowedBy(issue: Issue): string {
   if (!issue.message.startsWith("Invalid ")) return issue.message;
   const expected = issue.expected ?? issue.message;
+  if (expected === "Object") return "an object, { ... }";
+  if (expected === "Array") return "a list, [ ... ]";
   return expected.replace(/^>=/, "at least ").replace(/^<=/, "at most ");
 }
 

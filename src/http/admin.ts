@@ -67,7 +67,15 @@ export function createAdminApp(options: AdminOptions): Hono {
       throw new BatonError("bad_request", "Last-Event-ID and since must be an event's number");
     }
     const follow = format === "sse" || context.req.query("follow") === "true";
-    return eventStream({ journal: events, clock, format, since: Number(since), follow, ending });
+    return eventStream({
+      journal: events,
+      clock,
+      format,
+      since: Number(since),
+      follow,
+      ending,
+      headersOnly: context.req.method === "HEAD",
+    });
   });
   app.get("/metrics", async () =>
     new Response(await metrics.text(), {

@@ -20,6 +20,8 @@ export interface EventStreamOptions {
   readonly ending: AbortSignal;
   /** Between two signs of life on a quiet stream. */
   readonly heartbeatMs?: number;
+  /** For HEAD: nobody would ever read, or cancel, a body. */
+  readonly headersOnly?: boolean;
 }
 
 const BATCH = 100;
@@ -28,8 +30,11 @@ const CONTENT_TYPE = { sse: "text/event-stream; charset=utf-8", ndjson: "applica
 export function eventStream(options: EventStreamOptions): Response {
   const { journal, clock, format, follow, ending } = options;
   const heartbeatMs = options.heartbeatMs ?? 15_000;
+  const headers = { "content-type": CONTENT_TYPE[format], "cache-control": "no-store" };
+  if (options.headersOnly === true) return new Response(null, { headers });
   const encoder = new TextEncoder();
-  let cursor = options.since;
+  // A number that this journal has not given is another journal's: to that reader all of this is new.
+  let cursor = options.since > journal.lastId ? 0 : options.since;
   let left = false;
   let wake = (): void => {};
   const unsubscribe = journal.subscribe(() => wake());
@@ -82,9 +87,7 @@ export function eventStream(options: EventStreamOptions): Response {
     cancel: leave,
   }, { highWaterMark: 1 });
 
-  return new Response(body, {
-    headers: { "content-type": CONTENT_TYPE[format], "cache-control": "no-store" },
-  });
+  return new Response(body, { headers });
 }
 
 function line(format: "sse" | "ndjson", event: JournalEvent): string {

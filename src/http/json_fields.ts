@@ -5,6 +5,7 @@
 
 import { BatonError } from "../errors.ts";
 import { type Json, parseU64Json, toU64 } from "../kv/u64_json.ts";
+import { readBody } from "./body.ts";
 
 export type Fields = { readonly [key: string]: Json };
 
@@ -13,7 +14,7 @@ export const DEFAULT_GROUP = "default";
 
 /** The body as a JSON object. Throws `bad_request`, `body_too_large`. */
 export async function readFields(request: Request, maxBytes: number): Promise<Fields> {
-  const text = await readText(request, maxBytes);
+  const text = await readBody(request, maxBytes);
   let body: Json;
   try {
     body = parseU64Json(text);
@@ -24,21 +25,6 @@ export async function readFields(request: Request, maxBytes: number): Promise<Fi
     throw new BatonError("bad_request", "the body is not a JSON object");
   }
   return body as Fields;
-}
-
-async function readText(request: Request, maxBytes: number): Promise<string> {
-  const declared = Number(request.headers.get("content-length") ?? 0);
-  const tooLarge = () => new BatonError("body_too_large", `a body of over ${maxBytes} bytes`);
-  if (declared > maxBytes) throw tooLarge();
-  const decoder = new TextDecoder();
-  let size = 0;
-  let body = "";
-  for await (const chunk of request.body ?? []) {
-    size += chunk.length;
-    if (size > maxBytes) throw tooLarge();
-    body += decoder.decode(chunk, { stream: true });
-  }
-  return body + decoder.decode();
 }
 
 export function required<T>(value: T | undefined, field: string): T {

@@ -3,7 +3,12 @@
  */
 
 import { ERROR_STATUS } from "../errors.ts";
-import { VERSION_VERBS } from "./versions_api.ts";
+import {
+  type OperatorOptions,
+  type OperatorVerb,
+  VERB_OPTIONS,
+  VERBS,
+} from "../supervisor/operators.ts";
 
 type Json = Readonly<Record<string, unknown>>;
 
@@ -49,7 +54,7 @@ const SERVICE = {
   description: "Chooses when several services have a version of this name.",
 };
 
-const CONTROL_SUMMARY: Readonly<Record<(typeof VERSION_VERBS)[number], string>> = {
+const CONTROL_SUMMARY: Readonly<Record<OperatorVerb, string>> = {
   pause: "Begin no roll-out; with `traffic` also hold new requests (bounded), then refuse them",
   resume: "End a pause",
   pin: "Stay on this build whatever the oracle publishes",
@@ -59,6 +64,12 @@ const CONTROL_SUMMARY: Readonly<Record<(typeof VERSION_VERBS)[number], string>> 
   deny: "Never start this build again until it is allowed",
   allow: "Forget that a build failed or was denied",
   restart: "Start a new generation of the same build and hand over to it",
+};
+
+const CONTROL_FIELD: Readonly<Record<keyof OperatorOptions, Json>> = {
+  sha256: { type: "string", pattern: "^[0-9A-Fa-f]{64}$" },
+  reason: TEXT,
+  traffic: YES_NO,
 };
 
 const CALLS: readonly Call[] = [
@@ -90,7 +101,7 @@ const CALLS: readonly Call[] = [
     more: { "404": "No such version", "409": "Several services have one" },
     parameters: [SERVICE],
   },
-  ...VERSION_VERBS.map((verb): Call => ({
+  ...VERBS.map((verb): Call => ({
     method: "post",
     path: `/api/v1/versions/{name}/${verb}`,
     summary: CONTROL_SUMMARY[verb],
@@ -100,11 +111,7 @@ const CALLS: readonly Call[] = [
     parameters: [SERVICE],
     body: {
       type: "object",
-      properties: {
-        sha256: { type: "string", pattern: "^[0-9A-Fa-f]{64}$" },
-        reason: TEXT,
-        traffic: YES_NO,
-      },
+      properties: Object.fromEntries(VERB_OPTIONS[verb].map((name) => [name, CONTROL_FIELD[name]])),
       additionalProperties: false,
     },
   })),

@@ -4,19 +4,13 @@
 
 import type { Hono } from "hono";
 import { BatonError } from "../errors.ts";
-
-export const VERSION_VERBS = [
-  "pause",
-  "resume",
-  "pin",
-  "unpin",
-  "rollback",
-  "promote",
-  "deny",
-  "allow",
-  "restart",
-] as const;
-export type VersionVerb = (typeof VERSION_VERBS)[number];
+import {
+  type OperatorOptions,
+  type OperatorVerb,
+  VERB_OPTIONS,
+  VERBS,
+} from "../supervisor/operators.ts";
+import { readBody } from "./body.ts";
 
 /** What the admin API needs of one versions service; the supervisor provides it. */
 export interface VersionsOperator {
@@ -24,16 +18,7 @@ export interface VersionsOperator {
   /** The status of every version, as plain JSON with at least `name`. */
   list(): readonly { readonly name: string; readonly [field: string]: unknown }[];
   /** Throws BatonError `unknown_version`, or `conflict` with the reason when it cannot be. */
-  control(name: string, verb: VersionVerb, options: ControlOptions): Promise<unknown>;
-}
-
-export interface ControlOptions {
-  /** Which build: for pin, deny and allow; absent = the current one. */
-  readonly sha256?: string;
-  /** For people: kept with the decision. */
-  readonly reason?: string;
-  /** For pause: hold requests too, and not only roll-outs. */
-  readonly traffic?: boolean;
+  control(name: string, verb: OperatorVerb, options: OperatorOptions): Promise<unknown>;
 }
 
 const MAX_BODY_BYTES = 4096;
@@ -68,33 +53,23 @@ export function addVersionsApi(app: Hono, operators: () => readonly VersionsOper
     const found = owner.list().find((version) => version.name === name);
     return context.json({ service: owner.service, ...found });
   });
-  for (const verb of VERSION_VERBS) {
+  for (const verb of VERBS) {
     app.post(`/api/v1/versions/:name/${verb}`, async (context) => {
       const name = context.req.param("name");
       const owner = find(name, context.req.query("service"));
-      const options = await controlOptions(context.req.raw);
+      const options = await controlOptions(context.req.raw, VERB_OPTIONS[verb]);
       const result = await owner.control(name, verb, options);
       return context.json({ service: owner.service, name, done: verb, ...(result as object) });
     });
   }
 }
 
-/** The whole body as text; reads no more of it than the limit. */
-async function limitedText(request: Request, limitBytes: number): Promise<string> {
-  const decoder = new TextDecoder();
-  let text = "";
-  let bytes = 0;
-  for await (const chunk of request.body ?? []) {
-    bytes += chunk.byteLength;
-    if (bytes > limitBytes) throw new BatonError("body_too_large", `at most ${limitBytes} bytes`);
-    text += decoder.decode(chunk, { stream: true });
-  }
-  return text + decoder.decode();
-}
-
 /** The optional JSON body of a control call; anything unexpected in it is refused. */
-async function controlOptions(request: Request): Promise<ControlOptions> {
-  const text = await limitedText(request, MAX_BODY_BYTES);
+async function controlOptions(
+  request: Request,
+  allowed: readonly (keyof OperatorOptions)[],
+): Promise<OperatorOptions> {
+  const text = await readBody(request, MAX_BODY_BYTES);
   if (text.trim() === "") return {};
   let body: unknown;
   try {
@@ -105,13 +80,13 @@ async function controlOptions(request: Request): Promise<ControlOptions> {
   if (typeof body !== "object" || body === null || Array.isArray(body)) {
     throw new BatonError("bad_request", "the body must be a JSON object");
   }
-  const { sha256, reason, traffic, ...unknown } = body as Record<string, unknown>;
-  const [extra] = Object.keys(unknown);
+  const extra = Object.keys(body).find((key) => !allowed.some((one) => one === key));
   if (extra !== undefined) {
-    throw new BatonError("bad_request", `unknown field ${JSON.stringify(extra)}`, {
-      detail: { allowed: ["sha256", "reason", "traffic"] },
+    throw new BatonError("bad_request", `there is no field ${JSON.stringify(extra)} here`, {
+      detail: { allowed },
     });
   }
+  const { sha256, reason, traffic } = body as Record<string, unknown>;
   if (sha256 !== undefined && !(typeof sha256 === "string" && /^[0-9a-f]{64}$/i.test(sha256))) {
     throw new BatonError("bad_request", "sha256 must be 64 hexadecimal digits");
   }

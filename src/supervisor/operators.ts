@@ -7,25 +7,30 @@ import { BatonError } from "../errors.ts";
 import type { ServiceContext } from "./context.ts";
 import type { VersionWorker } from "./version_worker.ts";
 
-export type OperatorVerb =
-  | "pause"
-  | "resume"
-  | "pin"
-  | "unpin"
-  | "rollback"
-  | "promote"
-  | "deny"
-  | "allow"
-  | "restart";
-
 export interface OperatorOptions {
-  /** Which build: for pin, deny and allow. */
+  /** Which build; absent = the one that the verb is about anyway. */
   readonly sha256?: string;
   /** For people: kept with the decision. */
   readonly reason?: string;
-  /** For pause: requests are held too. */
+  /** Requests are held too, and not only roll-outs. */
   readonly traffic?: boolean;
 }
+
+/** Each verb with the options that mean something to it. */
+export const VERB_OPTIONS = {
+  pause: ["reason", "traffic"],
+  resume: ["reason"],
+  pin: ["sha256", "reason"],
+  unpin: ["reason"],
+  rollback: ["sha256", "reason"],
+  promote: ["reason"],
+  deny: ["sha256", "reason"],
+  allow: ["sha256", "reason"],
+  restart: ["reason"],
+} as const satisfies Readonly<Record<string, readonly (keyof OperatorOptions)[]>>;
+
+export type OperatorVerb = keyof typeof VERB_OPTIONS;
+export const VERBS = Object.keys(VERB_OPTIONS) as readonly OperatorVerb[];
 
 /** Where a call's decision is kept; it is durable when each of them has been written. */
 const KEPT_IN: Readonly<Record<OperatorVerb, readonly ("memory" | "quarantine")[]>> = {

@@ -39,10 +39,18 @@ test("what a verb does not take is refused", () => {
   assert.is(usageError(() => parse("v1", "--what")), "unknown option --what");
   assert.is(usageError(() => parse("v1", "-f")), "unknown option -f");
   assert.is(usageError(() => parse("v1", "--config")), "--config needs a value");
+  assert.is(usageError(() => parse("v1", "--config", "")), "--config needs a value");
+  assert.is(usageError(() => parse("v1", "--config=")), "--config needs a value");
+  assert.is(usageError(() => parse("v1", "--config", "--follow")), "--config needs a value");
+  assert.is(parse("v1", "--config=--odd").option("config"), "--odd");
+  assert.is(
+    usageError(() => parse("v1", "--conifg", "x")),
+    "unknown option --conifg; did you mean --config?",
+  );
   assert.is(usageError(() => parse("v1", "--follow=yes")), "--follow takes no value");
   assert.is(usageError(() => parse()), "an argument is missing");
   assert.is(usageError(() => parse("a", "b", "c")), "unexpected argument c");
-  for (const lines of ["11", "-1", "x", "1.5", ""]) {
+  for (const lines of ["11", "-1", "x", "1.5"]) {
     const message = usageError(() => parse("v1", `--lines=${lines}`).whole("lines", 0, 10));
     assert.is(message, "--lines must be a whole number from 0 to 10");
   }
@@ -53,14 +61,23 @@ test("help lists every verb, and each verb has its own", async () => {
   assert.is(code, 0);
   const verbs = [...stdout.matchAll(/^ {2}(\w+) {2,}/gm)].map(([, verb]) => verb ?? "");
   assert.ok(verbs.includes("serve") && verbs.includes("rollback"), stdout);
-  const one = await runVerb(["publish", "--help"]);
-  assert.match(one.stdout, "usage: baton publish <version> <file>");
+  for (const words of [["publish", "--help"], ["publish", "-h"], ["help", "publish"]]) {
+    const one = await runVerb(words);
+    assert.is(one.code, 0);
+    assert.match(one.stdout, "usage: baton publish <version> <file>");
+  }
 });
 
 test("an unknown verb and a wrong option end with code 2", async () => {
   const unknown = await runBaton(["server"]);
   assert.is(unknown.code, 2);
-  assert.match(unknown.stderr, 'there is no verb "server"');
+  assert.match(unknown.stderr, 'there is no verb "server"; did you mean serve?');
+  for (const words of [["help", "server"], ["server", "--help"]]) {
+    assert.is((await runVerb(words)).code, 2, words.join(" "));
+  }
+  const two = await runVerb(["version", "1"]);
+  assert.is(two.code, 2);
+  assert.match(two.stderr, "unexpected argument 1");
   const wrong = await runVerb(["check", "--colour"]);
   assert.is(wrong.code, 2);
   assert.match(wrong.stderr, "unknown option --colour");
@@ -139,6 +156,38 @@ test("verbs that ask a running Baton say when nobody answers", async () => {
   assert.match(stderr, "baton status: no answer from http://127.0.0.1:1");
 });
 
+test("an address that is no URL, and one where no Baton answers, are told apart", async () => {
+  const bare = await runVerb(["status", "--admin", "127.0.0.1:8081"]);
+  assert.is(bare.code, 2);
+  assert.match(bare.stderr, "--admin = 127.0.0.1:8081: give a URL as http://127.0.0.1:8081");
+  const named = await runVerb(["drain"], { BATON_ADMIN_URL: "localhost" });
+  assert.is(named.code, 2);
+  assert.match(named.stderr, "BATON_ADMIN_URL = localhost: give a URL");
+  const server = await runtime.http.serve(
+    { address: { kind: "tcp", host: "127.0.0.1", port: 0 } },
+    () => new Response("<p>hello</p>"),
+  );
+  try {
+    const { address } = server;
+    const admin = address.kind === "tcp" ? `http://127.0.0.1:${address.port}` : "";
+    for (const verb of [["status"], ["drain"], ["resume", "v1"]]) {
+      const { code, stderr } = await runVerb([...verb, "--admin", admin]);
+      assert.is(code, 1, verb.join(" "));
+      assert.match(stderr, "with 200: is that the admin listener of a Baton?");
+    }
+  } finally {
+    await server.destroy();
+  }
+});
+
+test("an operator's verb takes the options that mean something to it", async () => {
+  const admin = ["--admin", "http://127.0.0.1:1"];
+  const refused = await runVerb(["pause", "v1", "--sha256", "x", ...admin]);
+  assert.is(refused.code, 2);
+  assert.match(refused.stderr, /unknown option --sha256\nusage: baton pause <version> .*--traffic/);
+  assert.is((await runVerb(["pin", "v1", "--sha256", "x", ...admin])).code, 1, "nobody answers");
+});
+
 test("a decision that was not saved is said on standard error, with code 1", async () => {
   let answer: Record<string, unknown> = { done: "pause", paused: true };
   const server = await runtime.http.serve(
@@ -177,14 +226,20 @@ test("the status text shows generations, what is missing, and who owes answers",
         {
           service: "shard",
           name: "v1",
-          generations: [{ generation: 2, role: "current", phase: "running", buildId: "b7" }],
+          generations: [{
+            generation: 2,
+            role: "current",
+            phase: "running",
+            buildId: "b7",
+            sha256: "b".repeat(64),
+          }],
         },
         {
           service: "shard",
           name: "v2",
-          goal: "run",
+          goal: `listed ${"a".repeat(64)}`,
           generations: [],
-          lastError: { message: "no" },
+          notes: ["a sentence that is longer than sixty letters, and is not cut at its end"],
         },
       ],
     },
@@ -213,8 +268,12 @@ test("the status text shows generations, what is missing, and who owes answers",
   const lines = text.split("\n");
   assert.is(lines[0], "baton at http://127.0.0.1:8081: not ready, 3 in flight");
   assert.is(lines[1], "  waiting for recovery: 3 of 8 lanes");
-  assert.match(text, /shard +v1 +2 +current +running/);
-  assert.match(text, /shard +v2 .* no/);
+  assert.match(text, /shard +v1 +2 +current +running +b7 b{12} /);
+  assert.match(text, /shard +v2 .* listed a{12}\n/);
+  assert.match(
+    text,
+    "\n  shard v2: a sentence that is longer than sixty letters, and is not cut at",
+  );
   assert.match(text, /chat +w0 +2 +640 +0 +live +51 +678/);
   assert.ok(text.includes("  fetching: receiving the dump of http://b:8082\n"), text);
   assert.match(

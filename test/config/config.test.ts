@@ -50,6 +50,30 @@ test("every problem is told at once, with key, value and what is allowed", () =>
   assert.is(lines[5], 'log.level = "loud": allowed is "debug", "info", "warn" or "error"');
 });
 
+test("a key that is not there is told with the one that was meant, a value with its right shape", () => {
+  const versions = { oracle: "file:./v.json", bakems: 5 };
+  assert.equal(problems({ services: { a: { mount: "/", versions } }, log: null, shutdown: [] }), [
+    "shutdown = []: allowed is an object, not a list",
+    "services.a.versions.bakems = 5: allowed is nothing: there is no such key; did you mean bakeMs?",
+    "log = null: allowed is an object, { ... }",
+  ]);
+  const list = { services: [UPSTREAM] };
+  assert.match(problems(list)[0] ?? "", /^services = \[.*\]: allowed is an object, not a list$/);
+  const pool = { model: "m", workers: [{ id: "0", url: "http://a", kvEvent: "tcp://a:1" }] };
+  assert.match(
+    problems({ services: { a: { mount: "/", pool } } })[0] ?? "",
+    /^services\.a\.pool\.workers\[0\]\.kvEvent = .*; did you mean kvEvents\?$/,
+  );
+  assert.match(problems({ shutdown: { budgetMs: Infinity } })[0] ?? "", '= "Infinity": allowed');
+});
+
+test("names that every object has are refused, and not left out without a word", () => {
+  for (const name of ["constructor", "prototype", "__proto__"]) {
+    const file = JSON.parse(`{"services":{"${name}":{"mount":"/","upstream":"http://a"}}}`);
+    assert.is(problems(file)[0], `services.${name}: this name is reserved`);
+  }
+});
+
 test("a service is exactly one of versions, pool and upstream", () => {
   assert.match(problems({ services: { a: { mount: "/" } } })[0] ?? "", "exactly one of");
   const both = { ...UPSTREAM, versions: { oracle: "file:./versions.json" } };

@@ -4,7 +4,7 @@ import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
-import { jsonErrorOffset } from "../../src/config/json_error.ts";
+import { jsonFault } from "../../src/config/json_error.ts";
 import { loadConfig } from "../../src/config/load.ts";
 import { ConfigError } from "../../src/config/problems.ts";
 import { readSecret } from "../../src/config/secret.ts";
@@ -52,7 +52,10 @@ test("a named file that is missing stops the start", async () => {
 test("a file that is not JSON is refused with line and column, and nothing of it is printed", async () => {
   const path = await file("torn.json", '{\n  "replica": { "token": s3cret }\n}');
   const message = await problem(loadConfig(withEnv({}), { path }));
-  assert.is(message, `${path}: is not JSON: see line 2, column 25`);
+  assert.is(
+    message,
+    `${path}: is not JSON: see line 2, column 25 (text and keys are written in double quotes)`,
+  );
   const short = await file("short.json", '{ "stateDir": ');
   assert.match(await problem(loadConfig(withEnv({}), { path: short })), "line 1, column 15");
 });
@@ -71,20 +74,54 @@ test("the place where a text stops being JSON is found wherever JSON.parse refus
         } catch {
           parses = false;
         }
-        assert.is(jsonErrorOffset(text) === undefined, parses, text);
+        assert.is(jsonFault(text)?.startsWith("is not JSON") !== true, parses, text);
       },
     ),
     { seed: 7, numRuns: 1000 },
   );
+  fc.assert(
+    fc.property(fc.json(), (text) => assert.is(jsonFault(text), undefined, text)),
+    { seed: 8, numRuns: 1000, examples: [['"\u007f\ud800"'], ["-0"], [" 1E+2\t"]] },
+  );
+});
+
+test("a file with comments, a comma too many, or a key that is there twice says so", async () => {
+  const cases: [string, string][] = [
+    ["{\n  // the door\n}", "is not JSON: see line 2, column 3 (JSON has no comments)"],
+    ['{ "log": {}, }', "is not JSON: see line 1, column 14 (a comma before it is one too many)"],
+    [
+      "{ 'log': {} }",
+      "is not JSON: see line 1, column 3 (text and keys are written in double quotes)",
+    ],
+    [
+      '{ "log": {},\n "l\\u006fg": {} }',
+      'has the key "l\\u006fg" twice in one object: see line 2, column 2',
+    ],
+    ["", "is not JSON: see line 1, column 1"],
+  ];
+  for (const [text, said] of cases) {
+    const path = await file("faulty.json", text);
+    assert.is(await problem(loadConfig(withEnv({}), { path })), `${path}: ${said}`);
+  }
+  for (const text of ["null", "[]", "5"]) {
+    const path = await file("other.json", text);
+    assert.is(
+      await problem(loadConfig(withEnv({}), { path })),
+      "the configuration: must be an object, { ... }",
+    );
+  }
 });
 
 test("values from the command line win over environment and file", async () => {
   const path = await file("three.json", '{"stateDir":"./file"}');
   const loaded = await loadConfig(withEnv({ BATON_STATE_DIR: "./env" }), {
     path,
-    overrides: { BATON_STATE_DIR: "./flag" },
+    overrides: { BATON_STATE_DIR: { value: "./flag", option: "--data-dir" } },
   });
   assert.is(loaded.config.stateDir, "./flag");
+  const overrides = { BATON_LISTEN_TRAFFIC: { value: ":99999", option: "--port" } };
+  const said = await problem(loadConfig(withEnv({}), { path, overrides }));
+  assert.match(said, '--port (listen.traffic) = ":99999": allowed is host:port');
 });
 
 test("a secret that cannot be read stops the start, by name and without a value", async () => {

@@ -114,12 +114,21 @@ test("bad bodies of operators' calls are refused before the service sees them", 
     ['{"sha":"x"}', 400],
     ['{"sha256":"abc"}', 400],
     ['{"reason":1}', 400],
+    ['{"traffic":true}', 400],
     [`{"reason":"${"x".repeat(5000)}"}`, 413],
   ];
   for (const [body, status] of bodies) {
     const answer = await app.request("/api/v1/versions/v1/deny", { method: "POST", body });
     assert.is(answer.status, status, body.slice(0, 40));
   }
+  const other = await app.request("/api/v1/versions/v1/deny", post({ traffic: true }));
+  assert.equal(await other.json(), {
+    error: {
+      code: "bad_request",
+      message: 'there is no field "traffic" here',
+      allowed: ["sha256", "reason"],
+    },
+  });
   let pulled = 0;
   const endless = new ReadableStream<Uint8Array>({
     pull(controller) {

@@ -1,9 +1,12 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { Hono } from "hono";
+import { createAdminApp } from "../../src/http/admin.ts";
 import { eventStream } from "../../src/http/event_stream.ts";
+import { createLifecycle } from "../../src/lifecycle/mod.ts";
 import { EventJournal } from "../../src/observe/events.ts";
 import { silentLog } from "../../src/observe/log.ts";
+import { createMetrics } from "../../src/observe/metrics.ts";
 import { runtime } from "../support/runtime.ts";
 import { settle, VirtualClock } from "../support/virtual_clock.ts";
 
@@ -78,6 +81,55 @@ test("a reader that was away too long is told what it missed", async () => {
   assert.equal(JSON.parse(lines[0] ?? ""), { kind: "events_lost", from: 51, to: 90 });
   assert.is(JSON.parse(lines[1] ?? "").id, 91);
   assert.is(lines.length, 11);
+});
+
+test("a number that the journal has not reached is another journal's: all of this one is sent", async () => {
+  const events = journal();
+  for (let index = 0; index < 3; index += 1) events.emit("tick");
+  assert.equal(ids(await stream(events, { since: 4 }).response.text()), [1, 2, 3]);
+  assert.equal(ids(await stream(events, { since: 3 }).response.text()), []);
+  const { response } = stream(events, { since: 500, follow: true });
+  const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
+  assert.is((await reader.read()).value, "\n");
+  assert.equal(ids((await reader.read()).value ?? ""), [1, 2, 3]);
+  await reader.cancel();
+});
+
+test("HEAD gets the headers, and leaves nobody who listens", async () => {
+  const events = journal();
+  let listening = 0;
+  const subscribe = events.subscribe.bind(events);
+  events.subscribe = (listener) => {
+    listening += 1;
+    const leave = subscribe(listener);
+    return () => {
+      listening -= 1;
+      return leave();
+    };
+  };
+  const app = createAdminApp({
+    log: silentLog,
+    clock: runtime.clock,
+    lifecycle: createLifecycle(),
+    metrics: createMetrics(),
+    events,
+    version: "1",
+    versions: () => [],
+    workers: () => [],
+    peers: () => [],
+    recovery: () => ({}),
+    ui: new Map(),
+    ending: never,
+  });
+  const accept = { accept: "text/event-stream" };
+  const head = await app.request("/api/v1/events", { method: "HEAD", headers: accept });
+  assert.is(head.status, 200);
+  assert.is(head.headers.get("content-type"), "text/event-stream; charset=utf-8");
+  assert.is(listening, 0);
+  const followed = await app.request("/api/v1/events", { headers: accept });
+  assert.is(listening, 1);
+  await followed.body?.cancel();
+  assert.is(listening, 0);
 });
 
 test("a reader that does not read costs no memory: it has a cursor, not a queue", async () => {
