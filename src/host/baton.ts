@@ -3,6 +3,7 @@
  * it up and down in order.
  */
 
+import { messageOf } from "../errors.ts";
 import type { LoadedConfig } from "../config/load.ts";
 import { peerAddress } from "../config/rules.ts";
 import { readSecret } from "../config/secret.ts";
@@ -328,7 +329,7 @@ async function takeFolder(runtime: Runtime, log: Log, stateDir: string): Promise
     });
     return await takeOwnership(runtime, log, stateDir);
   } catch (error) {
-    const why = error instanceof Error ? error.message : String(error);
+    const why = messageOf(error);
     throw new Error(`stateDir = ${stateDir}: ${why}`, { cause: error });
   }
 }

@@ -2,6 +2,7 @@
  * The admin and peer listeners of the host.
  */
 
+import { messageOf } from "../errors.ts";
 import type { Log } from "../observe/log.ts";
 import type { ReplicaConfig } from "../config/replica.ts";
 import type { Address, HttpServer, Runtime } from "../runtime/runtime.ts";
@@ -47,7 +48,7 @@ export async function serveApp(
     });
     return server;
   } catch (error) {
-    const why = error instanceof Error ? error.message : String(error);
+    const why = messageOf(error);
     throw new Error(`listen.${name} = ${printAddress(address)}: ${why}`, { cause: error });
   }
 }

@@ -5,6 +5,7 @@
  * nothing: the last good one goes on, and log, condition and metric say so until it is put right.
  */
 
+import { messageOf } from "../errors.ts";
 import type { Conditions } from "../lifecycle/conditions.ts";
 import type { Log } from "../observe/log.ts";
 import type { Metrics } from "../observe/metrics.ts";
@@ -121,8 +122,4 @@ export class TlsFiles {
 async function readPair(options: TlsFilesOptions): Promise<TlsPair> {
   const { files } = options.runtime;
   return { cert: await files.readText(options.cert), key: await files.readText(options.key) };
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }

@@ -3,6 +3,7 @@
  * files and an inherited socket if there are any.
  */
 
+import { messageOf } from "../errors.ts";
 import type { Config } from "../config/schema.ts";
 import { printAddress } from "../config/values.ts";
 import type { Lifecycle } from "../lifecycle/mod.ts";
@@ -83,7 +84,7 @@ export async function hostTraffic(options: HostTrafficOptions): Promise<HostedTr
     return { server, close: () => tlsFiles?.close() };
   } catch (error) {
     tlsFiles?.close();
-    const why = error instanceof Error ? error.message : String(error);
+    const why = messageOf(error);
     const key = descriptor === undefined
       ? `listen.traffic = ${printAddress(listen.traffic)}`
       : `listen.descriptor = ${descriptor}`;

@@ -2,8 +2,9 @@
  * One file of an artifact on its way to the disk, whatever archive it comes from.
  */
 
+import { messageOf } from "../errors.ts";
 import type { Files, FileWriter } from "../runtime/runtime.ts";
-import { abortReason, messageOf, RolloutFailure } from "./failure.ts";
+import { abortReason, RolloutFailure } from "./failure.ts";
 
 export interface UnpackOptions {
   readonly files: Files;

@@ -7,6 +7,7 @@
  * anything else sees them. Fields that are not known are ignored.
  */
 
+import { messageOf } from "../errors.ts";
 import { VERSION_NAME } from "../config/versions.ts";
 import { fileUrlPath } from "./address.ts";
 import { parentOf } from "./state.ts";
@@ -61,7 +62,7 @@ export function parseCatalog(text: string, base: string): Catalog {
     value = JSON.parse(text);
   } catch (error) {
     throw new CatalogRefused(
-      `not JSON: ${error instanceof Error ? error.message : String(error)}`,
+      `not JSON: ${messageOf(error)}`,
     );
   }
   if (!isRecord(value)) throw new CatalogRefused("not a JSON object");
@@ -163,7 +164,7 @@ function localPath(name: string, address: string): string {
   try {
     return fileUrlPath(address);
   } catch (error) {
-    throw new CatalogRefused(`${name}: ${error instanceof Error ? error.message : String(error)}`);
+    throw new CatalogRefused(`${name}: ${messageOf(error)}`);
   }
 }
 

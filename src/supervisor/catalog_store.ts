@@ -6,12 +6,12 @@
  * still served until the new oracle answers, and its first answer is taken as it is.
  */
 
+import { messageOf } from "../errors.ts";
 import * as v from "valibot";
 import type { Log } from "../observe/log.ts";
 import { type Files, isDiskFull } from "../runtime/runtime.ts";
 import type { Catalog } from "./catalog.ts";
 import { CatalogRefused, mayFollow, parseCatalog } from "./catalog.ts";
-import { messageOf } from "./failure.ts";
 import { StateFile } from "./state.ts";
 
 const storedSchema = v.object({

@@ -6,10 +6,10 @@
  * record, the next one finds what was left running. A folder belongs to one Baton at a time.
  */
 
+import { messageOf } from "../errors.ts";
 import * as v from "valibot";
 import type { Log } from "../observe/log.ts";
 import { isDiskFull, type Runtime } from "../runtime/runtime.ts";
-import { messageOf } from "./failure.ts";
 import { holdFolder } from "./folder_owner.ts";
 import type { Generation } from "./generation.ts";
 import { type ChildRecord, childrenSchema, type ChildrenState, StateFile } from "./state.ts";

@@ -7,11 +7,12 @@
  * and what was continued is hashed again as a whole before it counts.
  */
 
+import { messageOf } from "../errors.ts";
 import type { Clock, Files, FileWriter, Http, Random, Sha256 } from "../runtime/runtime.ts";
 import { FileMissing } from "../runtime/runtime.ts";
 import { fileUrlPath, printableUrl } from "./address.ts";
 import { onDisk } from "./archive_entry.ts";
-import { abortReason, messageOf, RolloutFailure, throwIfAborted } from "./failure.ts";
+import { abortReason, RolloutFailure, throwIfAborted } from "./failure.ts";
 import { dismiss, RedirectRefused, secureGet } from "./secure_fetch.ts";
 import { sleep } from "./wait.ts";
 

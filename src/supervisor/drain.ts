@@ -7,6 +7,7 @@
  * status included. Tunnels have a deadline of their own, since they may never end by themselves.
  */
 
+import { messageOf } from "../errors.ts";
 import type { Lease } from "../proxy/target.ts";
 import type { Log } from "../observe/log.ts";
 import type { Runtime } from "../runtime/runtime.ts";
@@ -14,7 +15,6 @@ import { drainStatus, requestDrain } from "./drain_endpoints.ts";
 import { type DrainEvent, type DrainPhase, moveDrain } from "./drain_phase.ts";
 import type { Generation } from "./generation.ts";
 import type { ProcessResult } from "./process.ts";
-import { messageOf } from "./failure.ts";
 import { settledWithin, sleep } from "./wait.ts";
 
 export interface DrainOptions {

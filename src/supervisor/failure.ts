@@ -6,6 +6,7 @@
  * build itself and holds until the artifact changes or an operator allows it.
  */
 
+import { messageOf } from "../errors.ts";
 import { CalledOff } from "./wait.ts";
 
 export type FailureClass =
@@ -31,11 +32,6 @@ export class RolloutFailure extends Error {
     this.class = failureClass;
     this.killed = options.killed ?? false;
   }
-}
-
-/** The message of any thrown value. */
-export function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }
 
 /** Throws if the signal is set: see `abortReason`. */

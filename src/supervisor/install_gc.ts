@@ -6,12 +6,12 @@
  * first and the marker last, so that a removal which is interrupted is a candidate again.
  */
 
+import { messageOf } from "../errors.ts";
 import type { VersionsConfig } from "../config/versions.ts";
 import type { Log } from "../observe/log.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import { FileMissing } from "../runtime/runtime.ts";
 import { isSha256, isVersionName } from "./catalog.ts";
-import { messageOf } from "./failure.ts";
 import { canonicalPaths, flatPaths, readRecord } from "./install_layout.ts";
 
 export interface InstallGcOptions {

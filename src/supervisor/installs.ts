@@ -7,6 +7,7 @@
  * names of its own, so two managers may share the folder; both may finish, and either result counts.
  */
 
+import { messageOf } from "../errors.ts";
 import type { VersionsConfig } from "../config/versions.ts";
 import type { Log } from "../observe/log.ts";
 import type { Runtime } from "../runtime/runtime.ts";
@@ -16,7 +17,7 @@ import { unpack } from "./archive.ts";
 import { onDisk } from "./archive_entry.ts";
 import type { DesiredVersion } from "./catalog.ts";
 import { download } from "./download.ts";
-import { messageOf, RolloutFailure, throwIfAborted } from "./failure.ts";
+import { RolloutFailure, throwIfAborted } from "./failure.ts";
 import { collectInstalls, type KeptInstall } from "./install_gc.ts";
 import {
   canonicalPaths,

@@ -6,12 +6,13 @@
  * with the rest) or never will be.
  */
 
+import { messageOf } from "../errors.ts";
 import { asksFor, type VersionsConfig } from "../config/versions.ts";
 import type { Log } from "../observe/log.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import { childCommand } from "./child_env.ts";
 import { CHILD_VARIABLE, type Children } from "./children.ts";
-import { messageOf, RolloutFailure } from "./failure.ts";
+import { RolloutFailure } from "./failure.ts";
 import type { Generation } from "./generation.ts";
 import type { Generations } from "./generations.ts";
 import { PortComplaint, strangerOn } from "./port_clash.ts";

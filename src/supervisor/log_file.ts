@@ -5,9 +5,9 @@
  * a time when the disk refuses; meanwhile text is dropped, never queued without bound.
  */
 
+import { messageOf } from "../errors.ts";
 import type { Log } from "../observe/log.ts";
 import type { Clock, Files, FileWriter } from "../runtime/runtime.ts";
-import { messageOf } from "./failure.ts";
 
 export interface LogFileOptions {
   readonly files: Files;

@@ -1,8 +1,8 @@
 /** What is remembered of each version over restarts: the operators' hand and the builds that served. */
 
+import { messageOf } from "../errors.ts";
 import type { Log } from "../observe/log.ts";
 import type { Files } from "../runtime/runtime.ts";
-import { messageOf } from "./failure.ts";
 import { type OperatorEntry, operatorSchema, type OperatorState, StateFile } from "./state.ts";
 
 /** How many builds that served are remembered for each version. */

@@ -7,10 +7,10 @@
  * more, so they would die of their next log line.
  */
 
+import { messageOf } from "../errors.ts";
 import type { Log } from "../observe/log.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import { CHILD_VARIABLE, type Children } from "./children.ts";
-import { messageOf } from "./failure.ts";
 import type { Reports } from "./reports.ts";
 import type { ChildRecord } from "./state.ts";
 import { sleep } from "./wait.ts";

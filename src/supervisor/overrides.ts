@@ -5,10 +5,11 @@
  * rebuilt while the copy runs. What identifies it is its content: `override:<sha256>`.
  */
 
+import { messageOf } from "../errors.ts";
 import type { VersionsConfig } from "../config/versions.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import type { DesiredVersion } from "./catalog.ts";
-import { messageOf, RolloutFailure } from "./failure.ts";
+import { RolloutFailure } from "./failure.ts";
 import { flatPaths, HashCache } from "./install_layout.ts";
 import type { Install } from "./installs.ts";
 

@@ -7,18 +7,13 @@
  * host a good build may be slow): it is asked again later, and not started before it has answered.
  */
 
+import { messageOf } from "../errors.ts";
 import type { VersionsConfig } from "../config/versions.ts";
 import { isDevshardBinary } from "../config/versions.ts";
 import type { Clock, Files, Processes, ProcessExit } from "../runtime/runtime.ts";
 import { FileMissing, NotExecutable } from "../runtime/runtime.ts";
 import { inheritedEnv, parseHa } from "./child_env.ts";
-import {
-  abortReason,
-  type FailureClass,
-  messageOf,
-  RolloutFailure,
-  throwIfAborted,
-} from "./failure.ts";
+import { abortReason, type FailureClass, RolloutFailure, throwIfAborted } from "./failure.ts";
 
 /** What a build said about itself. */
 export interface PreflightResult {

@@ -6,11 +6,11 @@
  * lose each other's entry. What else the list holds is kept.
  */
 
+import { messageOf } from "../errors.ts";
 import { ZipWriter } from "@zip.js/zip.js";
 import type { Runtime } from "../runtime/runtime.ts";
 import { FileMissing } from "../runtime/runtime.ts";
 import { CatalogRefused, isVersionName, parseCatalog } from "./catalog.ts";
-import { messageOf } from "./failure.ts";
 import { withFolderLock } from "./folder_lock.ts";
 import { parentOf } from "./state.ts";
 

@@ -6,11 +6,11 @@
  * A denied build is blocked until it is allowed, whatever the list says. Entries are durable.
  */
 
+import { messageOf } from "../errors.ts";
 import * as v from "valibot";
 import type { Log } from "../observe/log.ts";
 import type { Clock, Files, Random } from "../runtime/runtime.ts";
 import type { FailureClass } from "./failure.ts";
-import { messageOf } from "./failure.ts";
 import { StateFile } from "./state.ts";
 
 const entrySchema = v.object({

@@ -7,6 +7,7 @@
  * health path and then a plain connection count instead.
  */
 
+import { messageOf } from "../errors.ts";
 import type { Clock, Runtime } from "../runtime/runtime.ts";
 import { childRequest, readBounded } from "./child_http.ts";
 import { maxWindowMs, mayExtend } from "./ready_window.ts";
@@ -202,7 +203,7 @@ async function ask(
       return body === undefined ? answer : { ...answer, body };
     });
   } catch (error) {
-    return { detail: error instanceof Error ? error.message : String(error) };
+    return { detail: messageOf(error) };
   }
 }
 

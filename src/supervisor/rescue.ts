@@ -4,9 +4,10 @@
  * ready first serves; a rescue that comes second is called off.
  */
 
+import { messageOf } from "../errors.ts";
 import type { Attempts } from "./attempts.ts";
 import type { ServiceContext } from "./context.ts";
-import { messageOf, RolloutFailure } from "./failure.ts";
+import { RolloutFailure } from "./failure.ts";
 import type { Generation } from "./generation.ts";
 import { Rollout, type RolloutOptions } from "./rollout.ts";
 import { CalledOff } from "./wait.ts";

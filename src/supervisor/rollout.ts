@@ -5,6 +5,7 @@
  * all can be called off. What it started and did not hand over is stopped and reaped.
  */
 
+import { messageOf } from "../errors.ts";
 import type { ServiceContext } from "./context.ts";
 import { RolloutFailure } from "./failure.ts";
 import { type Build, Generation } from "./generation.ts";
@@ -96,7 +97,7 @@ export class Rollout {
     } catch (error) {
       const generation = this.generation;
       if (generation?.role === "candidate" && generation.phase !== "stopped") {
-        generation.lastError = error instanceof Error ? error.message : String(error);
+        generation.lastError = messageOf(error);
         generation.move("stopping", generation.lastError);
         generation.process?.stop(context.stopGraceMs);
       }
@@ -271,7 +272,7 @@ export class Rollout {
     if (error instanceof NotWarm) {
       return new RolloutFailure("transient", error.message, { cause: error });
     }
-    const message = error instanceof Error ? error.message : String(error);
+    const message = messageOf(error);
     return new RolloutFailure("transient", `${version}: ${message}`, { cause: error });
   }
 }

@@ -2,6 +2,7 @@
  * GET with redirects followed by hand, so that each address on the way is one that may be asked.
  */
 
+import { messageOf } from "../errors.ts";
 import type { Http } from "../runtime/runtime.ts";
 import { assertSecure, printableUrl } from "./address.ts";
 
@@ -27,7 +28,7 @@ export async function secureGet(http: Http, start: string, get: SecureGet): Prom
     try {
       assertSecure(url, allowInsecure);
     } catch (error) {
-      const message = error instanceof Error ? error.message : String(error);
+      const message = messageOf(error);
       throw new RedirectRefused(message, { cause: error });
     }
     const response = await http.fetch(url, { headers, signal });

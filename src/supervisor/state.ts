@@ -6,11 +6,11 @@
  * and the start goes on with the value given for "nothing known".
  */
 
+import { messageOf } from "../errors.ts";
 import * as v from "valibot";
 import type { Log } from "../observe/log.ts";
 import type { Files } from "../runtime/runtime.ts";
 import { FileMissing } from "../runtime/runtime.ts";
-import { messageOf } from "./failure.ts";
 
 export interface StateFileOptions<Value> {
   readonly files: Files;

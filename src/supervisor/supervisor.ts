@@ -8,7 +8,7 @@
 
 import type { VersionsConfig } from "../config/versions.ts";
 import { overlapRule } from "../config/versions.ts";
-import { BatonError } from "../errors.ts";
+import { BatonError, messageOf } from "../errors.ts";
 import type { Log } from "../observe/log.ts";
 import type { Metrics } from "../observe/metrics.ts";
 import type { Exchange, Forward } from "../proxy/exchange.ts";
@@ -19,7 +19,6 @@ import { Builds } from "./builds.ts";
 import { ChildLogs } from "./child_log.ts";
 import { Children } from "./children.ts";
 import type { ServiceContext } from "./context.ts";
-import { messageOf } from "./failure.ts";
 import { type SupervisorFolders, supervisorFolders } from "./folders.ts";
 import type { Generation } from "./generation.ts";
 import { Generations } from "./generations.ts";

@@ -4,6 +4,7 @@ import type { Generation } from "./generation.ts";
 import { healthLabel } from "./phase.ts";
 import type { QuarantineEntry } from "./quarantine.ts";
 import type { OperatorEntry } from "./state.ts";
+import { versionNotes } from "./version_notes.ts";
 import type { VersionWorker } from "./version_worker.ts";
 
 /** One entry of `/healthz`, with versiond's names. */
@@ -114,6 +115,8 @@ export interface VersionStatus {
   /** What the worker is after, and why. */
   readonly goal: string;
   readonly serving: boolean;
+  /** What an operator should know, in sentences, and what to do about it. */
+  readonly notes: readonly string[];
   readonly generations: readonly GenerationStatus[];
   readonly rollout?: Readonly<Record<string, unknown>>;
   readonly backoffMs?: number;
@@ -144,6 +147,15 @@ export function versionStatus(
     ...(worker.overrideIdentity === undefined ? {} : { override: worker.overrideIdentity }),
     goal: goal.kind === "run" ? `${goal.reason} ${goal.sha256}` : goal.kind,
     serving: worker.current?.target !== undefined || worker.canary?.target !== undefined,
+    notes: versionNotes({
+      name: worker.name,
+      desired,
+      rollout,
+      quarantined: parts.quarantined,
+      operator: parts.operator,
+      lastError,
+      servingSince: worker.current?.since,
+    }),
     generations: parts.generations.map((one) => generationStatus(one, parts.nowMs, parts.staleMs)),
     ...(rollout === undefined ? {} : {
       rollout: {

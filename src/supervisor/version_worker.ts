@@ -9,13 +9,14 @@
  * Over 400 lines: the order of these decisions is the subject, and belongs in one place.
  */
 
+import { messageOf } from "../errors.ts";
 import { overlapRule } from "../config/versions.ts";
 import type { Lease, Target } from "../proxy/target.ts";
 import { Attempts } from "./attempts.ts";
 import type { DesiredVersion } from "./catalog.ts";
 import type { ServiceContext } from "./context.ts";
 import type { Drain } from "./drain.ts";
-import { type FailureClass, messageOf, RolloutFailure } from "./failure.ts";
+import { type FailureClass, RolloutFailure } from "./failure.ts";
 import type { Build, Generation, GenerationMove } from "./generation.ts";
 import { chooseGoal, type Goal, type GoalInput, rollbackGoal } from "./goal.ts";
 import { overlapAllowed } from "./overlap.ts";

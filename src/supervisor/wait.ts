@@ -1,5 +1,6 @@
 /** Waiting on the runtime's clock, with an end that somebody else can set. */
 
+import { messageOf } from "../errors.ts";
 import type { Clock } from "../runtime/runtime.ts";
 
 /** Thrown where a wait was called off; the signal's reason is the message. */
@@ -58,5 +59,5 @@ export function settledWithin(
 
 function calledOff(signal: AbortSignal): CalledOff {
   const reason: unknown = signal.reason;
-  return new CalledOff(reason instanceof Error ? reason.message : String(reason));
+  return new CalledOff(messageOf(reason));
 }

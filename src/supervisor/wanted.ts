@@ -3,9 +3,9 @@
  * workers in one turn. An error, or an empty list that nobody asked for, changes nothing that runs.
  */
 
+import { messageOf } from "../errors.ts";
 import type { DesiredVersion } from "./catalog.ts";
 import type { ServiceContext } from "./context.ts";
-import { messageOf } from "./failure.ts";
 import type { OracleReport } from "./oracle.ts";
 import { VersionWorker } from "./version_worker.ts";
 
