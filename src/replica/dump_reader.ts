@@ -105,9 +105,9 @@ class DumpParser {
   line(bytes: Uint8Array): Promise<void> | undefined {
     if (this.#skipped !== undefined && startsWith(bytes, RUN_PREFIX)) return undefined;
     if (this.#staged?.usualRun(bytes) === true) return undefined;
+    if (this.#ended) throw new DumpBroken("a line after the trailer");
     const line = checkLine(parse(bytes));
     if (line === undefined) return undefined;
-    if (this.#ended) throw new DumpBroken("a line after the trailer");
     if (this.#header === undefined) {
       if (line.kind !== "header") throw new DumpBroken("the first line is not a header");
       this.#begin(line);

@@ -389,7 +389,8 @@ class PeerRecovery implements Recovery {
     const keys = lanes.keys();
     const isPart = (restoredOnly || keys.length < lanes.size) && keys.length <= MAX_LANE_FILTER;
     const { runtime, config, replica, readToken, tls } = this.#options;
-    const turn = patience.turn(isChoosy);
+    // With all lanes settled only hints could still come.
+    const turn = patience.turn(() => isChoosy() || lanes.pending.length === 0);
     let outcome: FetchOutcome | { readonly kind: "spent" } = { kind: "spent" };
     try {
       let fetched: FetchOutcome | undefined;

@@ -19,7 +19,7 @@ export class RecoveryStopped extends Error {
   override readonly name = "RecoveryStopped";
 }
 
-/** A peer's turn is over: others are asked now. */
+/** A peer's turn is over: others are asked now, or nobody is. */
 export class TurnOver extends Error {
   override readonly name = "TurnOver";
 }
@@ -68,10 +68,10 @@ export class RecoveryPatience {
 
   /**
    * A peer's turn: its signal is that of the whole, and is also aborted once half of the budget has
-   * brought nothing, counted from now or the last progress, while `othersWait`. A peer that sends
-   * without end would use up the time of those that have what we need.
+   * brought nothing, counted from now or the last progress, as soon as `mayEnd`. A peer that sends
+   * without end would use up the time of those that have what we need, or all of it for nothing.
    */
-  turn(othersWait: () => boolean): { readonly signal: AbortSignal; end(): void } {
+  turn(mayEnd: () => boolean): { readonly signal: AbortSignal; end(): void } {
     const over = new AbortController();
     const beganMs = this.#now();
     const shareMs = this.#options.budgetMs / 2;
@@ -79,7 +79,7 @@ export class RecoveryPatience {
     const check = (): void => {
       const leftMs = Math.max(beganMs, this.#progressMs) + shareMs - this.#now();
       if (leftMs > 0) stopTimer = this.#options.clock.after(leftMs, check);
-      else if (othersWait()) over.abort(new TurnOver(`no lane in ${shareMs} ms, and others wait`));
+      else if (mayEnd()) over.abort(new TurnOver(`no lane in ${shareMs} ms`));
       else stopTimer = this.#options.clock.after(Math.min(shareMs, TURN_CHECK_MS), check);
     };
     check();

@@ -256,6 +256,7 @@ test("a line after the trailer, a second header or a lane that comes twice fails
   const lane = all.slice(1, -1);
   const cases = [
     [...all, header],
+    [...all, `{"kind":"news"}`],
     [header, ...all],
     [header, ...lane, ...lane, all.at(-1) as string],
     all.slice(1),

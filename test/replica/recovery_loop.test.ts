@@ -681,9 +681,32 @@ test("a peer that sends for ever without restoring a lane has had its turn after
   assert.is(await loop.run(), "recovered");
   const [attempt] = loop.recovery.status().attempts;
   assert.is(attempt?.outcome, "failed");
-  assert.match(attempt?.reason ?? "", /others wait/);
+  assert.match(attempt?.reason ?? "", /no lane in 10000 ms/);
   const ms = loop.clock.monotonic();
   assert.ok(ms >= 10_000 && ms < 12_000, `${ms}`);
+});
+
+test("a peer that sends for ever after the last lane does not make its lanes degraded", async () => {
+  const loop = new Loop({ config: { recoveryBudgetMs: 20_000 } });
+  loop.members("a");
+  loop.answer("a", async (request) => {
+    const whole = await (await dumpOf([CUT])(request)).text();
+    const lanes = whole.slice(0, whole.indexOf(`{"kind":"trailer"`));
+    let text = lanes;
+    return ndjson(
+      new ReadableStream({
+        async pull(controller) {
+          if (text !== lanes) await new Promise<void>((resolve) => loop.clock.after(50, resolve));
+          controller.enqueue(new TextEncoder().encode(text));
+          text = `{"kind":"news","text":"${"x".repeat(4000)}"}\n`;
+        },
+      }),
+    );
+  });
+  loop.start();
+  assert.is(await loop.run(), "recovered");
+  assert.is(loop.recovery.status().lanes.restored, 1);
+  assert.ok(loop.clock.monotonic() < 12_000);
 });
 
 test("the log says how far it is as long as it lasts", async () => {
