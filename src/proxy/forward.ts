@@ -9,7 +9,16 @@ import type { ClientSide, Framing } from "./client_side.ts";
 import { Deadlines } from "./deadlines.ts";
 import type { Forward, ForwardOptions } from "./exchange.ts";
 import { H2Forwarder } from "./h2_forward.ts";
-import { bit, CONTENT_LENGTH, EXPECT, type Head, HOP_BY_HOP, HOST, X_REQUEST_ID } from "./head.ts";
+import {
+  bit,
+  CONTENT_LENGTH,
+  crossingTrailers,
+  EXPECT,
+  type Head,
+  HOP_BY_HOP,
+  HOST,
+  X_REQUEST_ID,
+} from "./head.ts";
 import { Relay, type RelayJob, type RelaySetup } from "./relay.ts";
 import type { Target } from "./target.ts";
 import { DEFAULT_TIMEOUTS, type Timeouts } from "./timeouts.ts";
@@ -234,7 +243,8 @@ class H1Relay extends Relay implements UpstreamUser {
 
   onRequestEnd(trailers: string): void {
     this.requestEnded = true;
-    if (this.exchange.requestFraming === "chunked") this.#before += `0\r\n${trailers}\r\n`;
+    if (this.exchange.requestFraming !== "chunked") return;
+    this.#before += `0\r\n${crossingTrailers(trailers)}\r\n`;
   }
 
   onRequestFlush(): void {

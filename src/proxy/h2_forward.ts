@@ -7,7 +7,15 @@ import type { ClientSide } from "./client_side.ts";
 import type { Timed } from "./deadlines.ts";
 import type { ForwardOptions, ForwardOutcome } from "./exchange.ts";
 import { H2Session, type H2SessionOptions, H2Sessions } from "./h2_sessions.ts";
-import { bit, CONTENT_LENGTH, EXPECT, type Head, HOP_BY_HOP, HOST } from "./head.ts";
+import {
+  bit,
+  CONTENT_LENGTH,
+  crossingTrailers,
+  EXPECT,
+  type Head,
+  HOP_BY_HOP,
+  HOST,
+} from "./head.ts";
 import { isBodiless } from "./client_exchange.ts";
 import type { ClientStream } from "./http2/client_session.ts";
 import type { ClientStreamHandlers } from "./http2/handlers.ts";
@@ -144,7 +152,8 @@ class H2Relay extends Relay implements ClientStreamHandlers, Timed {
 
   onRequestEnd(trailers: string): void {
     this.requestEnded = true;
-    this.#stream?.end(this.exchange.requestFraming === "chunked" ? trailers : "");
+    const isChunked = this.exchange.requestFraming === "chunked";
+    this.#stream?.end(isChunked ? crossingTrailers(trailers) : "");
   }
 
   onRequestFlush(): void {}

@@ -132,6 +132,21 @@ export function knownNameOf(name: string): number {
   return KNOWN.get(name) ?? 0;
 }
 
+/**
+ * The trailer lines that may cross. What means something to a proxy frames, addresses or stamps a
+ * message, which a trailer comes too late for (RFC 9110 section 6.5.1).
+ */
+export function crossingTrailers(lines: string): string {
+  let kept = "";
+  for (let from = 0; from < lines.length;) {
+    const end = lines.indexOf("\r\n", from) + 2;
+    const name = lines.slice(from, lines.indexOf(":", from)).toLowerCase();
+    if (knownNameOf(name) === 0) kept += lines.slice(from, end);
+    from = end;
+  }
+  return kept;
+}
+
 /** Turns bytes into text, one char a byte. Handed in by the runtime, which has the fast way. */
 export type Latin1 = (bytes: Uint8Array, start: number, end: number) => string;
 

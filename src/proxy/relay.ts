@@ -13,6 +13,7 @@ import type { ForwardOptions, ForwardOutcome } from "./exchange.ts";
 import {
   bit,
   CONTENT_LENGTH,
+  crossingTrailers,
   DATE,
   type Head,
   HOP_BY_HOP,
@@ -214,7 +215,7 @@ export abstract class Relay implements RequestSink {
 
   protected passEnd(trailers: string): void {
     this.answerEnded = true;
-    this.exchange.endAnswer(this.exchange.acceptsTrailers ? trailers : "");
+    this.exchange.endAnswer(this.exchange.acceptsTrailers ? crossingTrailers(trailers) : "");
   }
 
   /** All of one read was passed on: it leaves. */

@@ -241,7 +241,7 @@ class Traffic implements TrafficServer, TrafficCore {
 
   /** A connection of any kind begins here; HTTP/1.1 is what it is taken for. */
   #accept(socket: ByteSocket, protocol = "http/1.1"): void {
-    if (!this.#hasRoom()) return refuseConnection(socket);
+    if (!this.#hasRoom()) return this.#refuseConnection(socket);
     if (protocol === "h2") return this.#addHttp2(socket, new Uint8Array(0));
     this.#connections.add(new H1Connection(this, socket));
   }
@@ -253,6 +253,18 @@ class Traffic implements TrafficServer, TrafficCore {
     return connectionCount === undefined
       ? this.#connections.size < most
       : connectionCount.take(most);
+  }
+
+  /** It is not counted, so it must not stay for longer than the answer takes. */
+  #refuseConnection(socket: ByteSocket): void {
+    const cancel = this.after(this.limits.lingerMs, () => socket.destroy());
+    socket.handle({ data: () => {}, end: () => {}, drain: () => {}, close: cancel });
+    const body = '{"error":{"code":"overloaded","message":"too many connections"}}\n';
+    socket.write(
+      "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n" +
+        `connection: close\r\ncontent-length: ${body.length}\r\n\r\n${body}`,
+    );
+    socket.end();
   }
 
   // --------------------------------------------------------------------------- TrafficCore
@@ -459,16 +471,6 @@ function refuse(exchange: Served, error: BatonError): void {
 
 function answerOptions(exchange: Served): void {
   exchange.respond(new Response(null, { status: 204, headers: { allow: ALLOWED } }));
-}
-
-function refuseConnection(socket: ByteSocket): void {
-  socket.handle({ data: () => {}, end: () => {}, drain: () => {}, close: () => {} });
-  const body = '{"error":{"code":"overloaded","message":"too many connections"}}\n';
-  socket.write(
-    "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n" +
-      `connection: close\r\ncontent-length: ${body.length}\r\n\r\n${body}`,
-  );
-  socket.end();
 }
 
 function hex(bytes: Uint8Array): string {

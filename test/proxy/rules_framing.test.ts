@@ -1,5 +1,6 @@
 /** Rules 1 to 24: message framing and hop-by-hop headers. */
 
+import { Buffer } from "node:buffer";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import {
@@ -13,6 +14,7 @@ import {
   valuesOf,
   withProxy,
 } from "./wire.ts";
+import { DATA, END_HEADERS, frame, FrameClient, GET_FIELDS } from "./h2_wire.ts";
 
 const OK = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n";
 
@@ -145,6 +147,28 @@ test("rule 8: request trailers are forwarded as trailers, never as headers", asy
     const request = await upstream.request();
     assert.equal(valuesOf(request, "x-trail"), []);
     assert.is(bodyOf(request), "2\r\nhi\r\n0\r\nX-Trail: 1\r\n\r\n");
+  });
+});
+
+test("rules 7 and 8: what frames, addresses or stamps a message never crosses as a trailer", async () => {
+  const trailers = "Host: b\r\nX-Sum: 7\r\nConnection: x-sum\r\nTE: trailers\r\nVia: 1.1 c\r\n" +
+    "x-forwarded-for: 192.0.2.1\r\nX-More: 8\r\n";
+  const kept = "2\r\nhi\r\n0\r\nX-Sum: 7\r\nX-More: 8\r\n\r\n";
+  await withProxy({}, async (proxy, upstream) => {
+    upstream.answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n" +
+      `0\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n${trailers}\r\n`;
+    const answer = await ask(
+      proxy,
+      "POST / HTTP/1.1\r\nHost: a\r\nConnection: close, TE\r\nTE: trailers\r\n" +
+        `Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n${trailers}\r\n`,
+    );
+    assert.is(bodyOf(await upstream.request()), kept);
+    assert.is(bodyOf(answer), kept);
+    const h2 = new FrameClient(proxy.port).hello();
+    h2.ask(1, GET_FIELDS, END_HEADERS).send(frame(DATA, 0, 1, Buffer.from("hi")));
+    h2.ask(1, [["content-length", "9"], ["x-sum", "7"], ["host", "b"]]);
+    assert.is(bodyOf(await upstream.request(1)), "2\r\nhi\r\n0\r\nx-sum: 7\r\n\r\n");
+    h2.destroy();
   });
 });
 

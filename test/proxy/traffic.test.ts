@@ -180,6 +180,18 @@ test("connections over the limit are answered 503", async () => {
   });
 });
 
+test("a connection that is refused does not stay because its client does", async () => {
+  await withProxy({ limits: { connections: 1, lingerMs: 100 } }, async (proxy) => {
+    const first = await Client.to(proxy.port);
+    await eventually("it is counted", () => proxy.server.connections === 1);
+    const second = await Client.to(proxy.port);
+    await second.until("too many connections");
+    // Nobody answers at the other end any more.
+    await eventually("it is gone", () => second.send("x").closed);
+    first.destroy();
+  });
+});
+
 test("a connection without requests ends after its keep-alive time", async () => {
   await withProxy({ limits: { keepAliveMs: 200 } }, async (proxy) => {
     const client = await Client.to(proxy.port);
