@@ -2,6 +2,8 @@
 
 type Row = Readonly<Record<string, unknown>>;
 
+const IS_OVER: readonly string[] = ["recovered", "degraded", "empty_bootstrap"];
+
 export function recoveryText(recovery: Row): string[] {
   const { state, reason, source } = recovery;
   const said = typeof reason === "string" && reason !== "" ? `: ${reason}` : "";
@@ -14,7 +16,9 @@ export function recoveryText(recovery: Row): string[] {
     `${number(recovery.blocks)} blocks`,
     `${(number(recovery.bytes) / 1e6).toFixed(1)} MB`,
     `${number(recovery.blocksPerS)} blocks/s`,
-    `${seconds(recovery.elapsedMs)} so far`,
+    IS_OVER.includes(String(state))
+      ? `took ${seconds(recovery.elapsedMs)}`
+      : `${seconds(recovery.elapsedMs)} so far`,
   ];
   if (recovery.etaMs !== undefined) figures.push(`${seconds(recovery.etaMs)} left`);
   return [`${state}${said}${from}`, figures.join("; ")];

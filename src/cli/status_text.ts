@@ -29,6 +29,11 @@ export function statusText(view: StatusView): string {
     if (!ok) lines.push(`  waiting for ${name}: ${reason}`);
   }
   lines.push(...table("versions", view.versions.versions.flatMap(versionRows)));
+  for (const { service, name, notes } of view.versions.versions) {
+    for (const note of notes as readonly string[] | undefined ?? []) {
+      lines.push(`  ${service} ${name}: ${note}`);
+    }
+  }
   lines.push(...table("owing answers", view.drain.targets.filter((one) => one.leases !== 0)));
   lines.push(...table("workers", view.workers.workers.flatMap(workerRows)));
   lines.push(...table("peers", view.peers.peers));
@@ -38,12 +43,17 @@ export function statusText(view: StatusView): string {
   return lines.join("\n");
 }
 
-/** One row for each generation, or one that says why there is none. */
+/** One row for each generation, or one that says what is wanted while there is none. */
 function versionRows(version: Row): Row[] {
-  const { service, name, goal } = version;
-  const lastError = (version.lastError as { message?: unknown } | undefined)?.message;
+  const { service, name } = version;
   const generations = version.generations as readonly Row[] | undefined ?? [];
-  if (generations.length === 0) return [{ service, version: name, goal, "last error": lastError }];
+  if (generations.length === 0) {
+    return [{
+      service,
+      version: name,
+      goal: String(version.goal).replace(/\b[0-9a-f]{64}\b/, short),
+    }];
+  }
   return generations.map((one) => ({
     service,
     version: name,
@@ -51,14 +61,22 @@ function versionRows(version: Row): Row[] {
     role: one.role,
     phase: one.phase,
     ready: one.ready,
-    build: one.buildId === "" ? String(one.sha256).slice(0, 12) : one.buildId,
+    build: buildOf(name, one),
     leases: one.leases,
     streams: one.streams,
     pid: one.pid,
     port: one.port,
     since: one.since,
-    "last error": one.lastError ?? lastError,
   }));
+}
+
+/** What a build calls itself, if that says more than the version, and enough of its hash. */
+function buildOf(version: unknown, { buildId, sha256 }: Row): string {
+  return `${buildId === version ? "" : buildId} ${short(String(sha256))}`.trim();
+}
+
+function short(sha256: string): string {
+  return sha256.slice(0, 12);
 }
 
 /** One row for each lane of a worker. */
@@ -92,7 +110,7 @@ function table(title: string, rows: readonly Row[]): string[] {
     .filter((column) => rows.some((row) => isPlain(row[column])));
   const cells = [
     columns,
-    ...rows.map((row) => columns.map((column) => cell(row[column]))),
+    ...rows.map((row) => columns.map((column, at) => cell(row[column], at === columns.length - 1))),
   ];
   const widths = columns.map((_, at) => Math.max(...cells.map((row) => (row[at] ?? "").length)));
   return [
@@ -108,8 +126,9 @@ function isPlain(value: unknown): boolean {
   return ["string", "number", "boolean"].includes(typeof value);
 }
 
-function cell(value: unknown): string {
+/** What is long is cut, but for the last column, where it is in nobody's way. */
+function cell(value: unknown, isLast: boolean): string {
   if (!isPlain(value)) return "-";
   const text = String(value);
-  return text.length <= 60 ? text : `${text.slice(0, 57)}...`;
+  return isLast || text.length <= 60 ? text : `${text.slice(0, 57)}...`;
 }

@@ -47,7 +47,9 @@ function show(value) {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-const short = (hash) => typeof hash === "string" ? hash.slice(0, 12) : hash;
+/** What a build calls itself, if that says more than the version, and enough of its hash. */
+const buildOf = (version, { buildId, sha256 }) =>
+  `${buildId === version ? "" : buildId} ${sha256.slice(0, 12)}`.trim();
 
 /** Plain fields of rows whose shape the page does not know. */
 function columnsOf(rows) {
@@ -87,14 +89,22 @@ async function refresh() {
     ["role", ({ one }) => one.role],
     ["phase", ({ one }) => one.phase],
     ["ready", ({ one }) => one.ready, ({ one }) => one.ready ? "good" : "bad"],
-    ["build", ({ one }) => one.buildId ?? short(one.sha256)],
+    ["build", ({ version, one }) => one.sha256 && buildOf(version.name, one)],
     ["leases", ({ one }) => one.leases],
     ["streams", ({ one }) => one.streams],
     ["pid", ({ one }) => one.pid],
     ["port", ({ one }) => one.port],
     ["since", ({ one }) => one.since],
-    ["last error", ({ version, one }) => one.lastError ?? version.lastError?.message],
   ]);
+  $("notes").replaceChildren(
+    ...versions.versions.flatMap(({ service, name, notes }) =>
+      (notes ?? []).map((note) => {
+        const item = document.createElement("li");
+        item.textContent = `${service} ${name}: ${note}`;
+        return item;
+      })
+    ),
+  );
   const lanes = workers.workers.flatMap((worker) =>
     worker.lanes?.length > 0
       ? worker.lanes.map((lane) => ({ worker, lane }))
