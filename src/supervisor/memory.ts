@@ -1,23 +1,27 @@
 /** What is remembered of each version over restarts: the operators' hand and the builds that served. */
 
-import { messageOf } from "../errors.ts";
 import type { Log } from "../observe/log.ts";
 import type { Files } from "../runtime/runtime.ts";
-import { type OperatorEntry, operatorSchema, type OperatorState, StateFile } from "./state.ts";
+import {
+  KeptState,
+  type OperatorEntry,
+  operatorSchema,
+  type OperatorState,
+  StateFile,
+} from "./state.ts";
 
 /** How many builds that served are remembered for each version. */
 const MAX_PROVEN = 10;
 
 export class Memory {
-  readonly #log: Log;
-  readonly #file: StateFile<OperatorState>;
   readonly #versions: Map<string, OperatorEntry>;
-  #saved = true;
+  readonly #kept: KeptState<OperatorState>;
 
   private constructor(log: Log, file: StateFile<OperatorState>, state: OperatorState) {
-    this.#log = log;
-    this.#file = file;
     this.#versions = new Map(Object.entries(state.versions));
+    this.#kept = new KeptState(file, log, "operator_state", () => ({
+      versions: Object.fromEntries(this.#versions),
+    }));
   }
 
   /** Reads `<folder>/operator.json`; a damaged file is set aside and means that nothing is known. */
@@ -36,9 +40,9 @@ export class Memory {
     return this.#versions.get(version) ?? {};
   }
 
-  /** False while the disk holds less than memory does, since it refused the last write. */
+  /** See KeptState. */
   get saved(): boolean {
-    return this.#saved;
+    return this.#kept.saved;
   }
 
   /** Changes some fields (undefined removes one). In memory at once; resolves when it was written. */
@@ -47,23 +51,12 @@ export class Memory {
       Object.entries({ ...this.of(version), ...change }).filter(([, value]) => value !== undefined),
     );
     this.#versions.set(version, entry);
-    await this.#save();
+    await this.#kept.save();
   }
 
-  /** Writes what the disk refused before, if anything. */
-  async saveAgain(): Promise<void> {
-    if (!this.#saved) await this.#save();
-  }
-
-  async #save(): Promise<void> {
-    try {
-      await this.#file.save({ versions: Object.fromEntries(this.#versions) });
-      if (!this.#saved) this.#log.info("operator_state_saved");
-      this.#saved = true;
-    } catch (error) {
-      this.#saved = false;
-      this.#log.error("operator_state_not_saved", { error: messageOf(error) });
-    }
+  /** See KeptState. */
+  saveAgain(): Promise<void> {
+    return this.#kept.saveAgain();
   }
 
   /** The build has served well: it goes first among those that a fallback may use. */

@@ -6,12 +6,11 @@
  * A denied build is blocked until it is allowed, whatever the list says. Entries are durable.
  */
 
-import { messageOf } from "../errors.ts";
 import * as v from "valibot";
 import type { Log } from "../observe/log.ts";
 import type { Clock, Files, Random } from "../runtime/runtime.ts";
 import type { FailureClass } from "./failure.ts";
-import { StateFile } from "./state.ts";
+import { KeptState, StateFile } from "./state.ts";
 
 const entrySchema = v.object({
   name: v.string(),
@@ -43,26 +42,29 @@ export interface QuarantineOptions {
 export class Quarantine {
   readonly #options: QuarantineOptions;
   readonly #entries = new Map<string, QuarantineEntry>();
-  #saved = true;
-  readonly #file: StateFile<v.InferOutput<typeof fileSchema>> | undefined;
+  readonly #kept: KeptState<v.InferOutput<typeof fileSchema>>;
 
-  private constructor(options: QuarantineOptions) {
+  private constructor(
+    options: QuarantineOptions,
+    file: StateFile<v.InferOutput<typeof fileSchema>> | undefined,
+  ) {
     this.#options = options;
-    if (options.path !== undefined) {
-      this.#file = new StateFile({
-        files: options.files,
-        log: options.log,
-        path: options.path,
-        schema: fileSchema,
-        empty: () => ({ quarantined: [] }),
-      });
-    }
+    this.#kept = new KeptState(file, options.log, "quarantine", () => ({
+      quarantined: this.list(),
+    }));
   }
 
   /** Reads what was remembered; a damaged file means nothing was (and is reported). */
   static async open(options: QuarantineOptions): Promise<Quarantine> {
-    const quarantine = new Quarantine(options);
-    const stored = await quarantine.#file?.load();
+    const { path, ...rest } = options;
+    const file = path === undefined ? undefined : new StateFile({
+      ...rest,
+      path,
+      schema: fileSchema,
+      empty: () => ({ quarantined: [] }),
+    });
+    const stored = await file?.load();
+    const quarantine = new Quarantine(options, file);
     for (const entry of stored?.quarantined ?? []) {
       quarantine.#entries.set(key(entry.name, entry.sha256), entry);
     }
@@ -137,7 +139,7 @@ export class Quarantine {
       this.#entries.delete(key(entry.name, entry.sha256));
       found = true;
     }
-    if (found) await this.#save();
+    if (found) await this.#kept.save();
     return found;
   }
 
@@ -146,7 +148,7 @@ export class Quarantine {
     const entry = this.#entries.get(key(name, sha256));
     if (entry === undefined || entry.class === "denied") return;
     this.#entries.delete(key(name, sha256));
-    await this.#save();
+    await this.#kept.save();
   }
 
   /**
@@ -160,7 +162,7 @@ export class Quarantine {
       this.#entries.delete(key(entry.name, entry.sha256));
       changed = true;
     }
-    if (changed) await this.#save();
+    if (changed) await this.#kept.save();
   }
 
   /** All entries, or those of one version. */
@@ -171,30 +173,17 @@ export class Quarantine {
 
   async #put(entry: QuarantineEntry): Promise<void> {
     this.#entries.set(key(entry.name, entry.sha256), entry);
-    await this.#save();
+    await this.#kept.save();
   }
 
-  /** False while the disk holds less than memory does, since it refused the last write. */
+  /** See KeptState. */
   get saved(): boolean {
-    return this.#saved;
+    return this.#kept.saved;
   }
 
-  /** Writes what the disk refused before, if anything. */
-  async saveAgain(): Promise<void> {
-    if (!this.#saved) await this.#save();
-  }
-
-  /** A disk that refuses must not stop a rollout decision that memory already holds. */
-  async #save(): Promise<void> {
-    const { log } = this.#options;
-    try {
-      await this.#file?.save({ quarantined: this.list() });
-      if (!this.#saved) log.info("quarantine_saved");
-      this.#saved = true;
-    } catch (error) {
-      this.#saved = false;
-      log.error("quarantine_not_saved", { error: messageOf(error) });
-    }
+  /** See KeptState. */
+  saveAgain(): Promise<void> {
+    return this.#kept.saveAgain();
   }
 }
 

@@ -127,6 +127,7 @@ export class Reports {
       for (const [version, count] of read().quarantined) gauge.set(count, { service, version });
     });
     this.#metrics.waiting.collect((gauge) => gauge.set(read().held, { service }));
+    this.#metrics.unsaved.collect((gauge) => gauge.set(read().unsaved ? 1 : 0, { service }));
   }
 
   #labels(version: string): { service: string; version: string } {
@@ -144,6 +145,8 @@ export interface Gauges {
   }[];
   readonly quarantined: ReadonlyMap<string, number>;
   readonly held: number;
+  /** The disk refuses what was decided: a restart would forget it. */
+  readonly unsaved: boolean;
 }
 
 function makeMetrics(metrics: Metrics) {
@@ -163,6 +166,11 @@ function makeMetrics(metrics: Metrics) {
     waiting: metrics.gauge("baton_held_requests_waiting", "Requests that wait for a version.", [
       "service",
     ]),
+    unsaved: metrics.gauge(
+      "baton_decisions_unsaved",
+      "1 while the disk refuses what operators decided, or which builds failed.",
+      ["service"],
+    ),
     phaseSeconds: metrics.histogram(
       "baton_generation_phase_seconds",
       "Time that generations spent in a phase, by the phase they left.",

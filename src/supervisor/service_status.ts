@@ -60,7 +60,7 @@ export class ServiceStatus {
   }
 
   gauges(): Gauges {
-    const { generations, holds, quarantine } = this.#context;
+    const { generations, holds, memory, quarantine } = this.#context;
     const quarantined = new Map<string, number>();
     for (const { name } of quarantine.list()) {
       quarantined.set(name, (quarantined.get(name) ?? 0) + 1);
@@ -79,6 +79,7 @@ export class ServiceStatus {
       })),
       quarantined,
       held: holds.count,
+      unsaved: !memory.saved || !quarantine.saved,
     };
   }
 

@@ -112,6 +112,53 @@ export class StateFile<Value> {
   }
 }
 
+/**
+ * What memory holds and a file is to hold too. A disk that refuses stops nothing that is decided
+ * already: it is said, and written as soon as there is room.
+ */
+export class KeptState<Value> {
+  readonly #file: StateFile<Value> | undefined;
+  readonly #log: Log;
+  readonly #name: string;
+  readonly #read: () => Value;
+  #saved = true;
+
+  /** Without a file it is kept in memory only. `name` is what the log calls it. */
+  constructor(
+    file: StateFile<Value> | undefined,
+    log: Log,
+    name: string,
+    read: () => Value,
+  ) {
+    this.#file = file;
+    this.#log = log;
+    this.#name = name;
+    this.#read = read;
+  }
+
+  /** False while the disk holds less than memory does, since it refused the last write. */
+  get saved(): boolean {
+    return this.#saved;
+  }
+
+  /** Writes what there is now; never rejects. */
+  async save(): Promise<void> {
+    try {
+      await this.#file?.save(this.#read());
+      if (!this.#saved) this.#log.info(`${this.#name}_saved`);
+      this.#saved = true;
+    } catch (error) {
+      this.#saved = false;
+      this.#log.error(`${this.#name}_not_saved`, { error: messageOf(error) });
+    }
+  }
+
+  /** Writes what the disk refused before, if anything. */
+  async saveAgain(): Promise<void> {
+    if (!this.#saved) await this.save();
+  }
+}
+
 /** The folder that holds a path, or undefined for a bare name. */
 export function parentOf(path: string): string | undefined {
   const cut = path.lastIndexOf("/");

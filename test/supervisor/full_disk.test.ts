@@ -109,6 +109,9 @@ test("a decision that cannot be written is in effect, says so, and is written la
       const answer = await harness.supervisor.control("v1", "pause");
       assert.is(answer.paused, true);
       assert.is(answer.saved, false);
+      const unsaved = async () =>
+        /^baton_decisions_unsaved\{.*\} (\d)$/m.exec(await harness.metrics.text())?.[1];
+      assert.is(await unsaved(), "1");
       assert.match(String(answer.warning), "not saved");
       assert.is(harness.supervisor.list()[0]?.operator.paused, true);
       const denied = await harness.supervisor.control("v1", "deny", { sha256: "a".repeat(64) });
@@ -121,6 +124,7 @@ test("a decision that cannot be written is in effect, says so, and is written la
       await harness.supervisor.pollNow();
       await until(() => logged(harness).includes("operator_state_saved"));
       await until(() => logged(harness).includes("quarantine_saved"));
+      assert.is(await unsaved(), "0");
     } finally {
       await close(harness);
     }
