@@ -27,6 +27,8 @@ export function statusText(view: StatusView): string {
   const lines = [`baton at ${view.url}: ${state}, ${ready.inflight} in flight`];
   for (const { name, ok, reason } of ready.conditions) {
     if (!ok) lines.push(`  waiting for ${name}: ${reason}`);
+    // The first line says already that it serves.
+    else if (name !== "serving") lines.push(`  ${name}: ${reason}`);
   }
   lines.push(...table("versions", view.versions.versions.flatMap(versionRows)));
   for (const { service, name, notes } of view.versions.versions) {

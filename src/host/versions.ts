@@ -102,8 +102,13 @@ export function versionsReady(conditions: Conditions): { ok: boolean; reason: st
   if (converged && desired === 0) return { ok: true, reason: "nothing is listed" };
   if (!available) return { ok: false, reason: error ?? "no version has a route" };
   if (!serving) return { ok: false, reason: "no child answers its probe" };
-  if (!converged) return { ok: false, reason: error ?? `${running} of ${desired} versions run` };
-  return { ok: true, reason: `${running} of ${desired} versions run` };
+  const run = `${running} of ${desired} versions run`;
+  if (!converged) return { ok: false, reason: error ?? run };
+  // What runs is not in danger, but somebody may wait for a build that was listed meanwhile.
+  return {
+    ok: true,
+    reason: error === undefined ? run : `${run}; the list is not followed: ${error}`,
+  };
 }
 
 /** A generation in the form of `/drain/status`. */

@@ -218,6 +218,7 @@ test("the status text shows generations, what is missing, and who owes answers",
       conditions: [
         { name: "serving", ok: true, reason: "serving" },
         { name: "recovery", ok: false, reason: "3 of 8 lanes" },
+        { name: "tls certificate", ok: true, reason: "valid until tomorrow" },
       ],
     },
     drain: { targets: [{ service: "shard", version: "v1", leases: 0 }] },
@@ -268,6 +269,7 @@ test("the status text shows generations, what is missing, and who owes answers",
   const lines = text.split("\n");
   assert.is(lines[0], "baton at http://127.0.0.1:8081: not ready, 3 in flight");
   assert.is(lines[1], "  waiting for recovery: 3 of 8 lanes");
+  assert.is(lines[2], "  tls certificate: valid until tomorrow");
   assert.match(text, /shard +v1 +2 +current +running +b7 b{12} /);
   assert.match(text, /shard +v2 .* listed a{12}\n/);
   assert.match(

@@ -33,6 +33,10 @@ test("a host that was asked for nothing is ready, one that was not asked yet is 
 test("the reason says what is missing", () => {
   const reason = (more: Partial<Conditions>) => versionsReady({ ...GOOD, ...more }).reason;
   assert.is(reason({}), "2 of 2 versions run");
+  assert.is(
+    reason({ error: "the disk is full" }),
+    "2 of 2 versions run; the list is not followed: the disk is full",
+  );
   assert.is(reason({ converged: false, running: 1 }), "1 of 2 versions run");
   assert.is(reason({ serving: false }), "no child answers its probe");
   assert.is(reason({ available: false, error: "no such file" }), "no such file");
