@@ -27,11 +27,18 @@ export class BatchDigests {
     this.#digests[slot] = batchDigest(batch);
   }
 
+  /** The fingerprint of the batch with this number; undefined if it is not remembered. */
+  of(seq: bigint): number | undefined {
+    const slot = slotOf(seq);
+    const digest = this.#digests[slot] ?? 0;
+    return digest === 0 || this.#seqs[slot] !== seq ? undefined : digest;
+  }
+
   /** What is known about a batch whose number was used before. */
   compare(batch: LaneBatch): "same" | "different" | "unknown" {
-    const slot = slotOf(batch.seq);
-    if (this.#digests[slot] === 0 || this.#seqs[slot] !== batch.seq) return "unknown";
-    return this.#digests[slot] === batchDigest(batch) ? "same" : "different";
+    const known = this.of(batch.seq);
+    if (known === undefined) return "unknown";
+    return known === batchDigest(batch) ? "same" : "different";
   }
 
   clear(): void {
@@ -43,9 +50,8 @@ export class BatchDigests {
     const state: [string, number][] = [];
     if (cursor === undefined) return state;
     for (let seq = cursor; seq >= 0n && state.length < IN_CUT; seq--) {
-      const slot = slotOf(seq);
-      const digest = this.#digests[slot] ?? 0;
-      if (digest === 0 || this.#seqs[slot] !== seq) break;
+      const digest = this.of(seq);
+      if (digest === undefined) break;
       state.push([seq.toString(), digest]);
     }
     return state;

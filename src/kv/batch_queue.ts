@@ -47,6 +47,10 @@ export class BatchQueue {
     return batch;
   }
 
+  *[Symbol.iterator](): Iterator<LaneBatch> {
+    for (let at = this.#head; at < this.#items.length; at++) yield this.#items[at] as LaneBatch;
+  }
+
   /** The batch with this sequence number; the queue's numbers must ascend. */
   find(seq: bigint): LaneBatch | undefined {
     let low = this.#head;

@@ -82,7 +82,7 @@ export class EventsDoor {
         try {
           const line = readEventLine(text, (key) => this.#store.blockSize(key));
           const lane = this.#store.lane(line.key) ?? await this.#open(line);
-          if (lane.hasSource) throw new LineRefused("the worker's events come over ZMQ");
+          if (lane.source !== undefined) throw new LineRefused("the worker's events come over ZMQ");
           this.#store.checkBlockSize(line.key, line.blockSize ?? this.#store.blockSize(line.key));
           if (batch === undefined || !belongs(batch, lane, line)) {
             if (batch !== undefined) this.#deliver(batch);

@@ -10,12 +10,13 @@ import { BatonError } from "../errors.ts";
 import { type Log, silentLog } from "../observe/log.ts";
 import type { Metrics } from "../observe/metrics.ts";
 import type { Clock, Random } from "../runtime/runtime.ts";
+import { readDecoderState } from "./decoder_state.ts";
 import type { EventReaderSettings } from "./event_reader.ts";
 import { MAX_BLOCK_SIZE } from "./hash.ts";
 import { createKvMeters, type KvMeters } from "./kv_meters.ts";
-import { type HoldLimits, Lane, type LaneLimits, type LaneState } from "./lane.ts";
+import { type HoldLimits, Lane, type LaneCut, type LaneLimits, type LaneState } from "./lane.ts";
 import type { LaneIndex } from "./lane_content.ts";
-import { laneId, type LaneKey, partitionId } from "./lane_key.ts";
+import { isOneWorker, laneId, type LaneKey, partitionId } from "./lane_key.ts";
 import { Slices } from "./slices.ts";
 
 export interface KvStoreOptions<Index extends LaneIndex> {
@@ -76,6 +77,8 @@ interface Room<Index extends LaneIndex> {
 
 /** How long a closed lane refuses to be opened by events that were still under way. */
 const CLOSED_MEMORY_MS = 60_000;
+/** Lanes of one worker above which a peer's copies open no further ones. */
+const MAX_RANKS = 64;
 
 export class KvStore<Index extends LaneIndex = LaneIndex> {
   readonly slices: Slices;
@@ -200,6 +203,38 @@ export class KvStore<Index extends LaneIndex = LaneIndex> {
   wasClosed(key: LaneKey): boolean {
     const at = this.#closed.get(laneId(key));
     return at !== undefined && this.#options.clock.monotonic() - at < CLOSED_MEMORY_MS;
+  }
+
+  /**
+   * Opens the lane of a rank that nobody has registered, for a peer's copy of it: some engines number
+   * their ranks themselves, and their workers are not known by all of them. Resolves with undefined
+   * where the worker has no other lane here, or nothing shows that the copy is of the same publisher:
+   * then nobody would hear that its blocks are gone. Throws `TypeError` for a decoder state that is
+   * not well made.
+   */
+  async openRank(cut: LaneCut): Promise<Lane | undefined> {
+    const { key } = cut;
+    const open = this.lane(key);
+    if (open !== undefined) return open;
+    const ofWorker = this.lanes().filter((lane) => isOneWorker(lane.key, key));
+    if (ofWorker.length === 0 || ofWorker.length >= MAX_RANKS || this.wasClosed(key)) {
+      return undefined;
+    }
+    const heard = ofWorker.filter((lane) => lane.source !== undefined);
+    // Ranks whose events are posted are numbered each for itself, and open with their first event.
+    if (heard.length === 0) return await this.open(key, { blockSize: this.blockSize(key) });
+    const { digests } = readDecoderState(cut.decoderState);
+    for (const lane of heard) {
+      await lane.source?.openRank?.(key.dpRank, digests);
+      const opened = this.lane(key);
+      if (opened !== undefined) return opened;
+    }
+    return undefined;
+  }
+
+  /** The limits of lanes that open now, while a recovery goes on; undefined = they are not held. */
+  get holdsNew(): HoldLimits | undefined {
+    return this.#holdNew;
   }
 
   /** Holds all lanes, and those to come as soon as they open, for a recovery. */

@@ -169,9 +169,14 @@ export class Lane {
     return this.#isUnnumbered;
   }
 
-  /** Whether a subscription feeds it. */
-  get hasSource(): boolean {
-    return this.#source !== undefined;
+  /** The subscription that feeds it; undefined = events are posted to it. */
+  get source(): LaneSource | undefined {
+    return this.#source;
+  }
+
+  /** `payloadDigest` of a batch that came before; undefined if it is not remembered. */
+  digestOf(seq: bigint): number | undefined {
+    return this.#order.digests.of(seq);
   }
 
   /** Why the lane is degraded, or what went wrong last. */

@@ -17,6 +17,11 @@ export function laneId(key: LaneKey): string {
   return JSON.stringify([key.model, key.group, key.worker, key.dpRank]);
 }
 
+/** Are these lanes of ranks of the same worker? */
+export function isOneWorker(one: LaneKey, other: LaneKey): boolean {
+  return one.worker === other.worker && partitionId(one) === partitionId(other);
+}
+
 /** The partition (one index each) of a lane. */
 export function partitionId(key: { readonly model: string; readonly group: string }): string {
   return JSON.stringify([key.model, key.group]);

@@ -1,5 +1,6 @@
 /** What passes in and out of a lane. */
 
+import type { DigestState } from "./batch_digests.ts";
 import type { KvEvent, LaneBlocks } from "./blocks.ts";
 import type { EngineEvent } from "./engine_event.ts";
 import type { LaneKey } from "./lane_key.ts";
@@ -95,6 +96,11 @@ export interface LaneSource {
       stop: AbortSignal,
     ) => Promise<ReplayEnd>)
     | undefined;
+  /**
+   * Opens the lane of another rank of the same publisher, which no batch has named yet, for a copy
+   * with these fingerprints. Does nothing unless they show that the copy is of this publisher.
+   */
+  readonly openRank?: (dpRank: number, digests: DigestState) => Promise<void>;
 }
 
 /** Why a lane is degraded whose batches have no numbers, in words for people. */

@@ -3,12 +3,16 @@
  *
  * A publisher numbers its batches once for all its data-parallel ranks; a batch says whose it is, and
  * belongs to the registered rank if it does not. So every lane of the publisher gets every number, and
- * only the lane of the batch's rank gets its events: holes are then holes for all of them.
+ * only the lane of the batch's rank gets its events: holes are then holes for all of them. While a
+ * recovery goes on the numbers are kept for ranks whose lane opens late: a batch that named another
+ * rank is known to have had nothing for them.
  */
 
 import { type Log, silentLog } from "../observe/log.ts";
 import type { Clock, Net, Random } from "../runtime/runtime.ts";
+import type { DigestState } from "./batch_digests.ts";
 import { BatchIntake, type DecodedBatch, type IntakeLimits } from "./batch_intake.ts";
+import { BatchQueue } from "./batch_queue.ts";
 import type { KvStore } from "./kv_store.ts";
 import type { Lane, LaneBatch, LaneSource, ReplayEnd } from "./lane.ts";
 import type { LaneKey } from "./lane_key.ts";
@@ -72,12 +76,17 @@ export class Subscription {
   #dropped = 0;
   #heardSinceCheck = false;
   #cancelCheck = (): void => {};
+  /** What a lane that opens late in a recovery would have kept back: batches without its events. */
+  readonly #heard: BatchQueue;
+  /** The connection broke during the recovery that goes on. */
+  #brokeWhileHeld = false;
 
   constructor(options: SubscriptionOptions) {
     this.#options = options;
     this.#limits = { ...LIMITS, ...options.limits };
     this.#log = (options.log ?? silentLog).with({ worker: options.key.worker });
     const { slices, meters } = options.store;
+    this.#heard = new BatchQueue(meters);
     this.#intake = new BatchIntake({
       slices,
       meters,
@@ -149,6 +158,7 @@ export class Subscription {
     this.#isStopped = true;
     this.#cancelCheck();
     this.#intake.close();
+    this.#heard.clear();
     for (const lane of this.#lanes.values()) this.#options.store.close(lane.key);
     if (this.#lanes.size === 0) this.#options.store.close(this.key);
     this.#lanes.clear();
@@ -202,6 +212,10 @@ export class Subscription {
     this.#lastError = undefined;
     const isReconnect = this.#hasBeenUp;
     this.#hasBeenUp = true;
+    if (isReconnect) {
+      this.#heard.clear();
+      this.#brokeWhileHeld = this.#options.store.holdsNew !== undefined;
+    }
     for (const lane of this.#lanes.values()) lane.sourceUp(isReconnect);
   }
 
@@ -233,41 +247,78 @@ export class Subscription {
       void this.#learnRank(rank, decoded);
       return false;
     }
-    for (const [laneRank, lane] of this.#lanes) lane.receive(batchFor(laneRank, rank, decoded));
+    this.#hand(rank, decoded);
     return true;
+  }
+
+  #hand(rank: number, decoded: DecodedBatch): void {
+    for (const [laneRank, lane] of this.#lanes) lane.receive(batchFor(laneRank, rank, decoded));
+    const limits = this.#options.store.holdsNew;
+    if (limits === undefined) {
+      this.#forgetHeard();
+      return;
+    }
+    this.#heard.push(batchFor(undefined, rank, decoded));
+    while (this.#heard.length > limits.maxBatches || this.#heard.bytes > limits.maxBytes) {
+      this.#heard.shift();
+    }
+  }
+
+  /** The recovery is over. */
+  #forgetHeard(): void {
+    if (this.#heard.length > 0) this.#heard.clear();
+    this.#brokeWhileHeld = false;
   }
 
   /** A batch names a rank for the first time: its lane opens, then the batch goes on its way. */
   async #learnRank(rank: number, decoded: DecodedBatch): Promise<void> {
-    const key = { ...this.key, dpRank: rank };
-    const { store, blockSize } = this.#options;
-    const primary = this.#lanes.get(this.key.dpRank);
+    const { store } = this.#options;
     try {
-      if (this.#lanes.size > this.#limits.maxRanks || store.lane(key) !== undefined) {
+      const isKnown = store.lane({ ...this.key, dpRank: rank }) !== undefined;
+      if (this.#lanes.size > this.#limits.maxRanks || isKnown) {
         this.#note(`rank ${rank} is another listener's, or one rank too many`);
         store.meters.event("batch", "foreign_rank");
-      } else {
-        const lane = await store.open(key, {
-          blockSize,
-          prepare: (opened) => {
-            // Nothing of this rank was missed if nothing of the publisher was. What a peer's snapshot
-            // of the registered rank stands for may have had batches of this one.
-            if (primary?.hasFollowed === true) opened.begin(decoded.seq);
-            this.#adopt(opened);
-          },
-        });
-        if (this.#isStopped) {
-          store.close(key);
-          return;
-        }
-        if (this.#status === "active") lane.sourceUp(false);
-      }
+      } else await this.#open(rank, decoded.seq);
     } catch (error) {
       this.#note(error instanceof Error ? error.message : String(error));
     }
     if (this.#isStopped) return;
-    for (const [laneRank, lane] of this.#lanes) lane.receive(batchFor(laneRank, rank, decoded));
+    this.#hand(rank, decoded);
     this.#intake.resume();
+  }
+
+  /** Opens the lane of a rank that is not registered; `first` is the first batch that names it. */
+  async #open(rank: number, first?: bigint): Promise<void> {
+    const { store, blockSize } = this.#options;
+    const key = { ...this.key, dpRank: rank };
+    await store.open(key, {
+      blockSize,
+      prepare: (lane) => {
+        if (this.#lanes.has(rank)) return;
+        // Nothing of this rank was missed if nothing of the publisher was. What a peer's snapshot
+        // of the registered rank stands for may have had batches of this one.
+        const hasAll = this.#lanes.get(this.key.dpRank)?.hasFollowed === true;
+        if (hasAll && first !== undefined) lane.begin(first);
+        this.#adopt(lane);
+        if (this.#status === "active") lane.sourceUp(lane.isHeld && this.#brokeWhileHeld);
+        if (lane.isHeld) { for (const batch of this.#heard) lane.receive(batch); }
+      },
+    });
+    if (this.#isStopped) store.close(key);
+  }
+
+  /** A peer has a copy of a rank that no batch has named yet. */
+  async #openRank(rank: number, digests: DigestState): Promise<void> {
+    const registered = this.#lanes.get(this.key.dpRank);
+    let isShown = false;
+    for (const [text, digest] of digests) {
+      const seq = BigInt(text);
+      const known = this.#heard.find(seq)?.digest ?? registered?.digestOf(seq);
+      if (known === undefined) continue;
+      if (known !== digest) return;
+      isShown = true;
+    }
+    if (isShown && !this.#isStopped) await this.#open(rank);
   }
 
   /** Before anybody sees the lane: one that seems to have no source has nothing to prove. */
@@ -278,7 +329,10 @@ export class Subscription {
     const canReplay = this.#options.replayEndpoint !== undefined;
     const replay: LaneSource["replay"] = (from, deliver, stop) =>
       this.#replay(dpRank, from, deliver, stop);
-    lane.attach({ replay: canReplay ? replay : undefined });
+    lane.attach({
+      replay: canReplay ? replay : undefined,
+      openRank: (rank, digests) => this.#openRank(rank, digests),
+    });
   }
 
   /** Payloads go through an intake of their own: a ring of thousands is decoded in slices too. */
@@ -339,7 +393,8 @@ export class Subscription {
   }
 }
 
-function batchFor(laneRank: number, rank: number, decoded: DecodedBatch): LaneBatch {
+/** What a batch of `rank` is to a lane: to that of another rank, its number. */
+function batchFor(laneRank: number | undefined, rank: number, decoded: DecodedBatch): LaneBatch {
   const { seq, digest } = decoded;
   if (laneRank !== rank) return { seq, digest, events: [], bytes: 64 };
   return { seq, digest, events: decoded.batch.events, bytes: decoded.bytes };

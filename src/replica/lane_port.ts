@@ -49,6 +49,12 @@ export interface RecoverableLane {
 export interface LaneStore {
   lanes(): RecoverableLane[];
   lane(key: LaneKey): RecoverableLane | undefined;
+  /**
+   * Opens the lane of a rank that nobody has registered, for a copy of it. Resolves with undefined
+   * unless its worker is known and the copy is one of what is listened to. Rejects when its decoder
+   * state is not well made.
+   */
+  openRank(cut: LaneCut): Promise<RecoverableLane | undefined>;
   /** Tokens in a block of the lane's partition. */
   blockSize(key: LaneKey): number;
   /** Holds all lanes, and those to come as soon as they open. */

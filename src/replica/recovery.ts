@@ -387,8 +387,11 @@ class PeerRecovery implements Recovery {
     if (this.#loads !== undefined) this.#loads = [];
     const sink = lanes.sink(url, isChoosy);
     const keys = lanes.keys();
-    const isPart = (restoredOnly || keys.length < lanes.size) && keys.length <= MAX_LANE_FILTER;
-    const { runtime, config, replica, readToken, tls } = this.#options;
+    const { runtime, store, config, replica, readToken, tls } = this.#options;
+    // Ranks that only batches name are in no list: whoever has some asks for all that there is.
+    const isListed = store.lanes().length <= lanes.size;
+    const isPart = (restoredOnly || keys.length < lanes.size) && isListed &&
+      keys.length <= MAX_LANE_FILTER;
     // With all lanes settled only hints could still come.
     const turn = patience.turn(() => isChoosy() || lanes.pending.length === 0);
     let outcome: FetchOutcome | { readonly kind: "spent" } = { kind: "spent" };

@@ -1,9 +1,9 @@
 /**
- * The lanes that the recovery is about: those known when it began. Later ones start cold and do not
- * hold up readiness.
+ * The lanes that the recovery is about: those known when it began, and ranks of their workers that a
+ * peer's dump brings to light. Others that come later start cold and do not hold up readiness.
  */
 
-import { laneId, type LaneKey, partitionId } from "../kv/lane_key.ts";
+import { isOneWorker, laneId, type LaneKey, partitionId } from "../kv/lane_key.ts";
 import type { Log } from "../observe/log.ts";
 import { keyOf, type LaneLine } from "./dump_format.ts";
 import type { DumpSink } from "./dump_reader.ts";
@@ -49,15 +49,23 @@ export class WantedLanes {
   readonly #options: WantedLanesOptions;
   readonly #wanted = new Map<string, Wanted>();
   readonly #refused = new Set<string>();
+  /** What is still coming in is not waited for any more. */
+  #isOver = false;
 
   /** Holds every lane that the store knows now. */
   constructor(options: WantedLanesOptions) {
     this.#options = options;
     for (const lane of options.store.lanes()) {
       lane.hold(options.limits);
-      const id = laneId(lane.key);
-      this.#wanted.set(id, { lane, id, outcome: "pending", blocks: 0, gaps: 0 });
+      this.#add(lane);
     }
+  }
+
+  #add(lane: RecoverableLane): Wanted {
+    const id = laneId(lane.key);
+    const wanted: Wanted = { lane, id, outcome: "pending", blocks: 0, gaps: 0 };
+    this.#wanted.set(id, wanted);
+    return wanted;
   }
 
   get size(): number {
@@ -113,22 +121,28 @@ export class WantedLanes {
         lane.state === "subscribing" || lane.state === "pending"
       ),
     );
+    const begin = (wanted: Wanted, cut: LaneCut): Promise<boolean> | undefined => {
+      if (wanted.outcome !== "pending") return undefined;
+      wanted.outcome = "committing";
+      const done: Promise<void> = this.#commit(wanted, cut, peer, committed).finally(() =>
+        running.delete(done)
+      );
+      running.add(done);
+      // The next lane comes when nobody reads this one's columns any more. Its replay may go on
+      // then: a worker that is slow must not stop the rest of the dump.
+      const { loaded } = wanted.lane;
+      if (loaded !== undefined) return Promise.race([loaded, done]).then(() => true);
+      return running.size < MAX_COMMITS ? undefined : Promise.race(running).then(() => false);
+    };
     return {
       committed,
       lane: (head) => this.#wants(head, peer, isChoosy, unproven),
       commit: (cut, head) => {
         const wanted = this.#wanted.get(laneId(keyOf(head)));
-        if (wanted === undefined || wanted.outcome !== "pending") return undefined;
-        wanted.outcome = "committing";
-        const done: Promise<void> = this.#commit(wanted, cut, peer, committed).finally(() =>
-          running.delete(done)
+        if (wanted !== undefined) return begin(wanted, cut);
+        return this.#addRank(cut, peer).then((added) =>
+          added === undefined ? true : begin(added, cut)
         );
-        running.add(done);
-        // The next lane comes when nobody reads this one's columns any more. Its replay may go on
-        // then: a worker that is slow must not stop the rest of the dump.
-        const { loaded } = wanted.lane;
-        if (loaded !== undefined) return Promise.race([loaded, done]).then(() => true);
-        return running.size < MAX_COMMITS ? undefined : Promise.race(running).then(() => false);
       },
       load: (load) => this.#options.onLoad?.(load),
       settled: async () => {
@@ -142,6 +156,7 @@ export class WantedLanes {
    * is cold that some peer had, though not in a way that we could take.
    */
   giveUp(outcome: "cold" | "degraded", reason: string): void {
+    this.#isOver = true;
     this.#dropClosed();
     for (const wanted of this.#wanted.values()) {
       if (wanted.outcome === "pending" || wanted.outcome === "committing") {
@@ -202,9 +217,12 @@ export class WantedLanes {
     const { store, log } = this.#options;
     const key = keyOf(head);
     const wanted = this.#wanted.get(laneId(key));
-    if (wanted === undefined || wanted.outcome !== "pending") return false;
-    if (store.lane(key) !== wanted.lane) return false;
     const blockSize = store.blockSize(key);
+    if (wanted === undefined) {
+      const isOfOurs = store.lanes().some((lane) => isOneWorker(lane.key, key));
+      return isOfOurs && head.cursor !== null && head.blockSize === blockSize;
+    }
+    if (wanted.outcome !== "pending" || store.lane(key) !== wanted.lane) return false;
     if (head.blockSize !== 0 && head.blockSize !== blockSize) {
       const where = `${peer} ${partitionId(key)}`;
       if (!this.#refused.has(where)) {
@@ -252,6 +270,23 @@ export class WantedLanes {
     const { beyond } = wanted;
     if (beyond === undefined || head.cursor === null || head.epoch !== beyond.epoch) return true;
     return BigInt(head.cursor) > beyond.cursor;
+  }
+
+  /** A rank that nobody has registered becomes one of ours; undefined if it cannot be one. */
+  async #addRank(cut: LaneCut, peer: string): Promise<Wanted | undefined> {
+    const { store, limits, log } = this.#options;
+    let reason = "no batch shows that it is of the publisher that is listened to";
+    try {
+      const lane = this.#isOver ? undefined : await store.openRank(cut);
+      if (lane !== undefined && !this.#isOver) {
+        lane.hold(limits);
+        return this.#add(lane);
+      }
+    } catch (error) {
+      reason = error instanceof Error ? error.message : String(error);
+    }
+    log.warn("recovery_rank_not_taken", { ...cut.key, peer, reason });
+    return undefined;
   }
 
   async #commit(

@@ -335,8 +335,14 @@ test("R10: progress while it lasts, in status --watch, the API, the log and metr
     let seen = "";
     const isSeen =
       /not ready[^]*waiting for recovery: fetching[^]*recovery\n {2}fetching: receiving the dump of http:\/\/127\.0\.0\.1:\d+\n {2}lanes .*pending.*; \d+ blocks; 0\.\d MB; \d+ blocks\/s; \d+\.\d s so far; \d+\.\d s left/;
+    const enough = new AbortController();
     const watch = runBaton(["status", "--watch", "--admin", joiner.admin], {
       onOutput: (stdout) => (seen = stdout),
+      signal: enough.signal,
+    });
+    leftovers.push(() => {
+      enough.abort();
+      return watch;
     });
     await until(() => isSeen.test(seen), "progress on the screen");
     const during = await recovery(joiner);
@@ -367,7 +373,6 @@ test("R10: progress while it lasts, in status --watch, the API, the log and metr
       assert.is(await lanes(outcome), reports.filter((one) => one.outcome === outcome).length);
     }
     await joiner.stop();
-    await watch;
   });
 });
 

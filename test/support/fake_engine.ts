@@ -88,6 +88,8 @@ export class FakeEngine {
   #seed: number;
   #last: Batch | undefined;
   replayMode: ReplayMode = "normal";
+  /** Rank that batches name from now on; undefined = none. */
+  dpRank: number | undefined;
   /** Start numbers of the replays that were asked for. */
   readonly replayRequests: bigint[] = [];
 
@@ -96,6 +98,7 @@ export class FakeEngine {
     this.dialect = options.dialect ?? "vllm-map";
     this.blockSize = options.blockSize ?? 16;
     this.#seed = options.seed ?? 1;
+    this.dpRank = options.dpRank;
   }
 
   static async start(options: FakeEngineOptions): Promise<FakeEngine> {
@@ -346,9 +349,9 @@ export class FakeEngine {
       this.dialect === "vllm-array" ? arrayOf(event) : event
     );
     this.#events = [];
-    const { dpRank, runtime } = this.#options;
-    const content: unknown[] = [runtime.clock.now() / 1000 + Number(this.#nextSeq) * 1e-6, events];
-    if (dpRank !== undefined) content.push(dpRank);
+    const { clock } = this.#options.runtime;
+    const content: unknown[] = [clock.now() / 1000 + Number(this.#nextSeq) * 1e-6, events];
+    if (this.dpRank !== undefined) content.push(this.dpRank);
     const payload = encode(content, { useBigInt64: true });
     const batch = { seq: this.#nextSeq++, payload };
     this.#keep(batch);

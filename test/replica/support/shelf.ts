@@ -83,6 +83,10 @@ export class Shelf implements LaneStore {
     return this.#lanes.get(laneId(key));
   }
 
+  openRank(): Promise<undefined> {
+    return Promise.resolve(undefined);
+  }
+
   blockSize(): number {
     return this.size;
   }
