@@ -10,7 +10,7 @@ import { readdirSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
 
-const FILE_LIMIT_MS = 150_000;
+const FILE_LIMIT_MS = 300_000;
 const RUNTIMES = {
   node: ["node_modules/.bin/node"],
   deno: ["node_modules/.bin/deno", "run", "-A", "--no-check", "--quiet"],

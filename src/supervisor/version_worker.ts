@@ -158,19 +158,19 @@ export class VersionWorker {
   outlook(): Outlook {
     const { config, memory, quarantine, runtime } = this.#context;
     const soon = (timeoutMs: number): Outlook => ({ kind: "soon", timeoutMs });
-    const notSoon = (retryAfterMs: number, reason = "no build of it may run"): Outlook =>
-      retryAfterMs > config.holdTimeoutMs
-        ? { kind: "not_soon", retryAfterMs, reason }
+    const within = (waitMs: number, reason = "no build of it may run"): Outlook =>
+      waitMs > config.holdTimeoutMs
+        ? { kind: "not_soon", retryAfterMs: Math.min(waitMs, LONG_MS), reason }
         : soon(config.holdTimeoutMs);
     if (memory.of(this.name).trafficPaused === true) return soon(config.pauseHoldMs);
     const goal = this.goal();
-    if (goal.kind === "none") return notSoon(LONG_MS);
+    if (goal.kind === "none") return within(Infinity);
     if (goal.kind === "nothing") {
       const blocked = quarantine.blocks(this.name, goal.blocked);
       const waitMs = (blocked?.retryAt ?? Infinity) - runtime.clock.now();
-      return notSoon(Math.min(waitMs, LONG_MS), blocked?.message);
+      return within(waitMs, blocked?.message);
     }
-    return notSoon(this.#attempts.waitMs, this.#lastError?.message);
+    return within(this.#attempts.waitMs, this.#lastError?.message);
   }
 
   // --------------------------------------------------------------------------------- the loop

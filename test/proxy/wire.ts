@@ -18,8 +18,9 @@ import { Target } from "../../src/proxy/target.ts";
 import { startTraffic, type TrafficOptions, type TrafficServer } from "../../src/proxy/traffic.ts";
 import type { Address } from "../../src/runtime/runtime.ts";
 import { runtime } from "../support/runtime.ts";
+import { DEADLINE_MS } from "../support/until.ts";
 
-export const DEADLINE_MS = 15_000;
+export { DEADLINE_MS };
 
 /** Waits until `condition` gives something truthy; throws with `what` after the deadline. */
 export async function eventually<T>(what: string, condition: () => T): Promise<T> {

@@ -17,6 +17,7 @@ import {
   testReplica,
 } from "./support/replica.ts";
 import { keyOf, makeCut, Shelf } from "./support/shelf.ts";
+import { DEADLINE_MS } from "../support/until.ts";
 
 interface Served {
   readonly url: string;
@@ -201,7 +202,7 @@ test("at most so many dumps at once: the next one is told when to come back, and
   // One reads to its end, the other one goes away: both places are free again.
   await first.arrayBuffer();
   await second.body?.cancel();
-  const deadline = performance.now() + 10_000;
+  const deadline = performance.now() + DEADLINE_MS;
   for (let free = 0; free < 2;) {
     const again = await fetch(served.url);
     if (again.status === 200) free += 1;
@@ -217,7 +218,7 @@ test("a reader that takes nothing loses its dump, and its place goes to others",
   await new Promise<void>((resolve) => socket.once("connect", () => resolve()));
   socket.pause();
   socket.write("GET /dump HTTP/1.1\r\nhost: x\r\n\r\n");
-  const deadline = performance.now() + 10_000;
+  const deadline = performance.now() + DEADLINE_MS;
   while (await served.metric('baton_kv_dumps_total{end="stalled"}') !== "1") {
     assert.ok(performance.now() < deadline);
     await new Promise((resolve) => setTimeout(resolve, 20));

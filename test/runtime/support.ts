@@ -5,19 +5,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import process from "node:process";
 import { fileURLToPath } from "node:url";
+import { until as untilTrue } from "../support/until.ts";
 
-const DEADLINE_MS = 20_000;
-
-/** Waits for a condition; throws with its name after a generous deadline. */
-export async function until(
-  name: string,
-  condition: () => boolean | Promise<boolean>,
-): Promise<void> {
-  const endsAt = Date.now() + DEADLINE_MS;
-  while (!(await condition())) {
-    if (Date.now() > endsAt) throw new Error(`never happened: ${name}`);
-    await new Promise((resolve) => setTimeout(resolve, 5));
-  }
+/** As the other `until`, with the name first. */
+export function until(name: string, condition: () => boolean | Promise<boolean>): Promise<void> {
+  return untilTrue(condition, name);
 }
 
 /** Runs with a fresh folder that is removed afterwards. */

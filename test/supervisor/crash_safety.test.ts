@@ -9,6 +9,7 @@ import * as assert from "uvu/assert";
 import { FileOracle, makeBuild } from "../support/builds.ts";
 import { sideBySide } from "../support/side_by_side.ts";
 import { type ConfigInput, createHarness, until } from "./harness.ts";
+import { DEADLINE_MS } from "../support/until.ts";
 
 const waiting = sideBySide(5);
 
@@ -50,7 +51,7 @@ class Victim {
     await until(async () => {
       const answer = await fetch(`${origin}/v1/who`).then((one) => one.text(), () => "");
       return answer.startsWith(`${build} `);
-    }, { what: `the victim serving ${build}` });
+    }, `the victim serving ${build}`);
   }
 }
 
@@ -91,7 +92,7 @@ async function killDuringSwap(
     if ("at" in kill) victim.killAt(kill.at);
     await oracle.publish("v1", await makeBuild({ id: "two", readyDelayMs: 50 }));
     if ("afterMs" in kill) setTimeout(() => victim.process.kill("SIGKILL"), kill.afterMs);
-    const late = setTimeout(() => victim.process.kill("SIGKILL"), 20_000);
+    const late = setTimeout(() => victim.process.kill("SIGKILL"), DEADLINE_MS);
     await victim.exited;
     clearTimeout(late);
     const left = await childrenIn(folder);
@@ -101,14 +102,18 @@ async function killDuringSwap(
     // Exactly one child is left, and it is one that this supervisor knows.
     const known = (): number[] =>
       harness?.supervisor.generations().map((one) => one.process?.pid ?? 0) ?? [];
-    await until(async () => {
-      const now = await childrenIn(folder);
-      return now.length === 1 && known().includes(now[0] ?? -1);
-    }, { what: "the orphans' end", show: () => ({ left, known: known() }) });
+    await until(
+      async () => {
+        const now = await childrenIn(folder);
+        return now.length === 1 && known().includes(now[0] ?? -1);
+      },
+      "the orphans' end",
+      () => ({ left, known: known() }),
+    );
     await until(async () => {
       const text = await readFile(`${folder}/state/shard/children.json`, "utf8");
       return (JSON.parse(text) as { children: unknown[] }).children.length === 1;
-    }, { what: "the records of those that are gone to go" });
+    }, "the records of those that are gone to go");
   } finally {
     await harness?.close();
     for (const pid of await childrenIn(folder)) process.kill(pid, "SIGKILL");

@@ -1,6 +1,6 @@
 /** A real service: file oracle, children, traffic listener, in a folder of its own. */
 
-import { mkdtemp, readFile, rm } from "node:fs/promises";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import type * as v from "valibot";
 import { defaultVersionsConfig, type versionsSchema } from "../../src/config/versions.ts";
@@ -14,6 +14,9 @@ import { createSupervisor, type Supervisor } from "../../src/supervisor/supervis
 import { basePort } from "../support/baton_process.ts";
 import { type BuildOptions, FileOracle, makeBuild, type TestBuild } from "../support/builds.ts";
 import { runtime } from "../support/runtime.ts";
+import { until } from "../support/until.ts";
+
+export { until };
 
 export type ConfigInput = Partial<v.InferInput<typeof versionsSchema>>;
 
@@ -24,17 +27,17 @@ export const QUICK: ConfigInput = {
   allowEmpty: true,
   pollIntervalMs: 60_000,
   readyIntervalMs: 15,
-  readyTimeoutMs: 10_000,
+  readyTimeoutMs: 60_000,
   monitorIntervalMs: 50,
   bakeMs: 0,
   drainPollMs: 20,
-  drainTimeoutMs: 10_000,
+  drainTimeoutMs: 60_000,
   drainCushionMs: 100,
   killGraceMs: 2_000,
   childGraceMs: 0,
   restartBackoffMs: 50,
   retryBackoffMs: 100,
-  holdTimeoutMs: 10_000,
+  holdTimeoutMs: 60_000,
 };
 
 export interface Harness {
@@ -57,6 +60,8 @@ export interface Harness {
    * be sent again, and kill the next one too.
    */
   crash(name: string): Promise<number>;
+  /** Lets the gated answers of a version's child end. */
+  openGate(name: string): Promise<void>;
   /** Waits until the version answers with this build. */
   serves(name: string, build: string): Promise<void>;
   /** Waits for the first event of a kind (after `since`) that the filter takes. */
@@ -154,18 +159,24 @@ export async function createHarness(options: HarnessOptions = {}): Promise<Harne
       const response = await runtime.http.fetch(`${origin}${path}`, { method });
       return { status: response.status, text: await response.text(), headers: response.headers };
     },
+    openGate: (name) => writeFile(`${folder}/state/shard/data/${name}/gate`, ""),
     crash: (name) => harness.get(`/${name}/crash`, "POST").then((answer) => answer.status, () => 0),
     async serves(name, build) {
-      await until(async () => (await harness.get(`/${name}/who`)).text.startsWith(`${build} `), {
-        what: `${name} served by ${build}`,
-      });
+      await until(
+        async () => (await harness.get(`/${name}/who`)).text.startsWith(`${build} `),
+        `${name} served by ${build}`,
+      );
     },
     async event(kind, filter = () => true, since = 0) {
       let found: JournalEvent | undefined;
-      await until(() => {
-        found = events.since(since).find((event) => event.kind === kind && filter(event));
-        return found !== undefined;
-      }, { what: `the event ${kind}`, show: () => events.since(since).map((one) => one.kind) });
+      await until(
+        () => {
+          found = events.since(since).find((event) => event.kind === kind && filter(event));
+          return found !== undefined;
+        },
+        `the event ${kind}`,
+        () => events.since(since).map((one) => one.kind),
+      );
       return found as JournalEvent;
     },
     async dataLines(name, file) {
@@ -187,21 +198,6 @@ export async function createHarness(options: HarnessOptions = {}): Promise<Harne
     },
   };
   return harness;
-}
-
-/** Waits for a condition; fails after a generous deadline, never passes by time. */
-export async function until(
-  condition: () => boolean | Promise<boolean>,
-  options: { what?: string; timeoutMs?: number; show?: () => unknown } = {},
-): Promise<void> {
-  const endMs = performance.now() + (options.timeoutMs ?? 20_000);
-  while (!await condition()) {
-    if (performance.now() > endMs) {
-      const shown = options.show === undefined ? "" : `: ${JSON.stringify(options.show())}`;
-      throw new Error(`timed out waiting for ${options.what ?? "a condition"}${shown}`);
-    }
-    await pause(10);
-  }
 }
 
 export function pause(ms: number): Promise<void> {

@@ -99,12 +99,12 @@ test(
     const kills: Kill[] = [];
     for (let round = 0; round < KILLS; round++) {
       const before = answered();
-      await until(() => answered() >= before + 4 * CLIENTS, { what: "load" });
+      await until(() => answered() >= before + 4 * CLIENTS, "load");
       await until(() => h.supervisor.generations().some((one) => one.leases > 0));
       kills.push(await killCurrent(h));
     }
     const before = answered();
-    await until(() => answered() >= before + 2 * CLIENTS, { what: "the last child to serve" });
+    await until(() => answered() >= before + 2 * CLIENTS, "the last child to serve");
     stopped = true;
     await Promise.all(running);
 

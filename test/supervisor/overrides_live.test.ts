@@ -131,12 +131,13 @@ test("case 67: an override that did not change is left alone", async () => {
 test("a changed override: the old child is drained, then the new one starts; requests wait", async () => {
   await withOverride({ force: ["v1"] }, async (h, rewrite) => {
     await h.serves("v1", "local");
-    const slow = h.get("/v1/slow?ms=1500");
+    const slow = h.get("/v1/gate");
     await until(() => h.supervisor.generations()[0]?.leases === 1);
     await rewrite("local2");
     await h.supervisor.pollNow();
     await until(() => h.supervisor.generations()[0]?.role === "leaving");
     const held = h.get("/v1/who");
+    await h.openGate("v1");
     assert.is((await slow).text, "local");
     assert.match((await held).text, /^local2 /);
     const calls = await h.dataLines("v1", "calls.log");

@@ -74,7 +74,7 @@ async function start(script: string) {
     clock: runtime.clock,
     onMove: (from, to, cause) => moves.push(`${from} ${to} ${cause}`),
   });
-  await until(() => output.includes("up"), { what: "the child's first line" });
+  await until(() => output.includes("up"), "the child's first line");
   return { supervised, moves, output: () => output };
 }
 

@@ -70,12 +70,13 @@ test(
   withHarness({}, async (h) => {
     await h.publish("v1", { id: "one" });
     await h.serves("v1", "one");
-    const slow = h.get("/v1/slow?ms=1500");
+    const slow = h.get("/v1/gate");
     await until(() => h.supervisor.generations().some((one) => one.leases === 1));
     await h.remove("v1");
     assert.is((await h.get("/v1/who")).status, 404);
     await pause(100);
     assert.equal(await h.dataLines("v1", "calls.log"), []);
+    await h.openGate("v1");
     assert.is((await slow).text, "one");
     await until(() => h.supervisor.generations().length === 0);
     const calls = await h.dataLines("v1", "calls.log");

@@ -35,13 +35,14 @@ test(
   withHarness({}, async (h) => {
     await h.publish("v1", { id: "one", inflightCountdown: 3 });
     await h.serves("v1", "one");
-    const slow = h.get("/v1/slow?ms=1000");
+    const slow = h.get("/v1/gate");
     await until(() => h.supervisor.generations()[0]?.leases === 1);
-    const drained = h.supervisor.drain(deadlineIn(10_000));
+    const drained = h.supervisor.drain(deadlineIn(60_000));
     assert.equal(h.supervisor.targets(), []);
     const [generation] = h.supervisor.generations();
     assert.is(generation?.phase, "retiring");
     assert.equal(await h.dataLines("v1", "calls.log"), []);
+    await h.openGate("v1");
     assert.is((await slow).status, 200);
     await drained;
     assert.match((await h.dataLines("v1", "calls.log"))[0] ?? "", "POST /drain");
@@ -55,10 +56,10 @@ test(
     await h.publish("v2", { id: "other" });
     await h.serves("v1", "one");
     await h.serves("v2", "other");
-    await h.supervisor.drain(deadlineIn(10_000));
+    await h.supervisor.drain(deadlineIn(60_000));
     const polls = (await h.dataLines("v1", "calls.log")).filter((one) => one.includes("status"));
     assert.ok(polls.length >= 5, polls.length.toString());
-    await h.supervisor.stop(deadlineIn(10_000));
+    await h.supervisor.stop(deadlineIn(60_000));
     assert.is(h.supervisor.generations().length, 0);
   }),
 );
@@ -178,9 +179,9 @@ test(
     await until(() => h.supervisor.generations()[0]?.leases === 1);
     await h.publish("v1", { id: "two" });
     await h.serves("v1", "two");
-    await h.supervisor.drain(deadlineIn(5_000));
+    await h.supervisor.drain(deadlineIn(60_000));
     assert.is((await slow).text, "one");
-    await h.supervisor.stop(deadlineIn(5_000));
+    await h.supervisor.stop(deadlineIn(60_000));
   }),
 );
 

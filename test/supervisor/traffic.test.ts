@@ -91,11 +91,11 @@ async function openTunnel(
     "GET /v1/echo HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n" +
       "sec-websocket-key: x3JJHMbDL1EzLkh9GBhXDw==\r\nsec-websocket-version: 13\r\n\r\n",
   );
-  await until(() => text.includes("101"), { what: "the upgrade", show: () => text });
+  await until(() => text.includes("101"), "the upgrade", () => text);
   return {
     echo: async (word) => {
       socket.write(word, "latin1");
-      await until(() => text.includes(word), { what: "the echo" });
+      await until(() => text.includes(word), "the echo");
     },
     text: () => text,
     closed: () => closed,
@@ -112,7 +112,7 @@ test(
     await h.publish("v1", { id: "two" });
     await h.serves("v1", "two");
     await tunnel.echo("\x81\x8a\0\0\0\0still here");
-    await until(() => tunnel.text().endsWith("\x88\x02\x03\xe9"), { what: "Close 1001" });
+    await until(() => tunnel.text().endsWith("\x88\x02\x03\xe9"), "Close 1001");
     await until(() => tunnel.closed());
     const report = await h.event("drain_report");
     assert.is(report.cut, 1);
@@ -167,7 +167,7 @@ test(
 test(
   "versions that crash, never get ready, or cannot be installed do not disturb one that serves",
   withHarness({
-    config: { readyTimeoutMs: 400, readyAttempts: 1, restartBackoffMaxMs: 100 },
+    config: { readyTimeoutMs: 3_000, readyAttempts: 1, restartBackoffMaxMs: 100 },
   }, async (h) => {
     await h.publish("good", { id: "good" });
     await h.serves("good", "good");
@@ -175,11 +175,13 @@ test(
     await h.publish("never", { id: "never", neverReady: true });
     await h.publish("exits", { id: "exits", exitAtOnce: 1 });
     const pid = h.supervisor.generations().find((one) => one.version === "good")?.process?.pid;
-    for (let index = 0; index < 60; index++) {
+    const seen = (kind: string, version: string) =>
+      h.events.since(0).some((event) => event.kind === kind && event.version === version);
+    await until(async () => {
       assert.is((await h.get("/good/slow?ms=10")).status, 200);
-    }
-    await h.event("child_crashed");
-    assert.is((await h.get("/good/who")).status, 200);
+      return seen("child_crashed", "crashing") && seen("rollout_failed", "never") &&
+        seen("rollout_failed", "exits");
+    }, "the end of all three");
     const now = h.supervisor.generations().find((one) => one.version === "good")?.process?.pid;
     assert.is(now, pid);
   }),

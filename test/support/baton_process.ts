@@ -10,6 +10,7 @@ import process from "node:process";
 import { fileURLToPath } from "node:url";
 import { runCli } from "../../src/cli/cli.ts";
 import { runtime } from "./runtime.ts";
+import { DEADLINE_MS } from "./until.ts";
 
 const MAIN = fileURLToPath(new URL("../../src/main.ts", import.meta.url));
 const ROOT = fileURLToPath(new URL("../../", import.meta.url));
@@ -26,7 +27,12 @@ const atExit = new Set<() => void>();
 process.on("exit", () => {
   for (const end of atExit) end();
 });
-const onExit = (end: () => void): void => void atExit.add(end);
+
+/** Calls `end` when this process exits; the function that it returns takes that back. */
+export function onExit(end: () => void): () => void {
+  atExit.add(end);
+  return () => void atExit.delete(end);
+}
 
 let basePorts = 0;
 
@@ -91,8 +97,10 @@ export function runBaton(
   options: {
     env?: Record<string, string>;
     cwd?: string;
-    /** Called with all of standard output so far, each time there is more. */
-    onOutput?: (stdout: string) => void;
+    /** Called with all of the output so far, each time there is more. */
+    onOutput?: (stdout: string, stderr: string) => void;
+    /** Ends the process, which then has no exit code. */
+    signal?: AbortSignal;
   } = {},
 ): Promise<Finished> {
   const { command, args: all } = batonCommand(args);
@@ -105,11 +113,20 @@ export function runBaton(
   let stderr = "";
   child.stdout.on("data", (chunk) => {
     stdout += chunk;
-    options.onOutput?.(stdout);
+    options.onOutput?.(stdout, stderr);
   });
-  child.stderr.on("data", (chunk) => (stderr += chunk));
+  child.stderr.on("data", (chunk) => {
+    stderr += chunk;
+    options.onOutput?.(stdout, stderr);
+  });
+  const end = (): void => void child.kill("SIGKILL");
+  const isOver = onExit(end);
+  options.signal?.addEventListener("abort", end);
   return new Promise((resolve) => {
-    child.on("close", (code) => resolve({ code, stdout, stderr }));
+    child.on("close", (code) => {
+      isOver();
+      resolve({ code, stdout, stderr });
+    });
   });
 }
 
@@ -127,7 +144,7 @@ export interface BatonProcess {
   /** The exit code (null after a signal). */
   readonly exited: Promise<number | null>;
   signal(name: "SIGTERM" | "SIGINT" | "SIGKILL" | "SIGHUP"): void;
-  /** SIGTERM, and the exit code; SIGKILL after 15 s. */
+  /** SIGTERM, and the exit code; SIGKILL after the deadline of tests. */
   stop(): Promise<number | null>;
 }
 
@@ -188,7 +205,7 @@ export async function startBatonProcess(
     signal,
     stop: () => {
       signal("SIGTERM");
-      const timer = setTimeout(() => signal("SIGKILL"), 15_000);
+      const timer = setTimeout(() => signal("SIGKILL"), DEADLINE_MS);
       return exited.finally(() => clearTimeout(timer));
     },
   };

@@ -83,6 +83,8 @@ function main(): void {
   let inflight = 0;
   let countdown = options.inflightCountdown;
   let adminPortUsed = false;
+  /** A test opens it with a file of that name in the data folder. */
+  const gateIsOpen = (): boolean => existsSync(`${dataDir}/gate`);
   const age = (): number => performance.now() - startedAt;
   const readyAt = (options.listenDelayMs ?? 0) + (options.readyDelayMs ?? 0);
   const isReady = (): boolean => !options.neverReady && !unready && !draining && age() >= readyAt;
@@ -152,9 +154,8 @@ function main(): void {
         setTimeout(() => response.end(build), ms);
         return;
       case "/gate": {
-        // Answered once a test has put a file of that name into the data folder.
         const timer = setInterval(() => {
-          if (!existsSync(`${dataDir}/gate`)) return;
+          if (!gateIsOpen()) return;
           clearInterval(timer);
           response.end(build);
         }, 20);
@@ -164,11 +165,12 @@ function main(): void {
       case "/events": {
         response.writeHead(200, { "content-type": "text/event-stream" });
         const total = Number(url.searchParams.get("count") ?? 3);
+        const gated = url.searchParams.has("gated");
         let sent = 0;
         const timer = setInterval(() => {
           sent += 1;
           response.write(`data: ${build} ${sent}\n\n`);
-          if (sent < total) return;
+          if (sent < total || gated && !gateIsOpen()) return;
           clearInterval(timer);
           response.end("data: [DONE]\n\n");
         }, ms || 20);

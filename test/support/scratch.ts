@@ -4,24 +4,14 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
+export { until } from "./until.ts";
+
 export async function inScratch<T>(action: (folder: string) => Promise<T>): Promise<T> {
   const folder = await mkdtemp(join(tmpdir(), "baton-test-"));
   try {
     return await action(folder);
   } finally {
     await rm(folder, { recursive: true, force: true });
-  }
-}
-
-/** Waits until the condition holds; throws after 30 s. */
-export async function until(
-  condition: () => boolean | Promise<boolean>,
-  what = "the condition",
-): Promise<void> {
-  const deadline = Date.now() + 30_000;
-  while (!await condition()) {
-    if (Date.now() > deadline) throw new Error(`${what} did not come`);
-    await new Promise((resolve) => setTimeout(resolve, 10));
   }
 }
 

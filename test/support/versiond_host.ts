@@ -4,14 +4,14 @@
  */
 
 import { type ChildProcess, spawn } from "node:child_process";
-import { mkdir } from "node:fs/promises";
+import { mkdir, writeFile } from "node:fs/promises";
 import http from "node:http";
 import type { AddressInfo } from "node:net";
 import process from "node:process";
 import { createInterface } from "node:readline";
-import { batonCommand, plainEnvironment } from "./baton_process.ts";
+import { basePort, batonCommand, onExit, plainEnvironment } from "./baton_process.ts";
 import { type BuildOptions, makeBuild, type TestBuild } from "./builds.ts";
-import { until } from "./scratch.ts";
+import { DEADLINE_MS, until } from "./until.ts";
 
 /** versiond's mock oracle: a mutable list, a switch that makes it fail, and the artifacts. */
 export class MockOracle {
@@ -65,6 +65,8 @@ export interface VersiondHost {
   /** Waits until the path answers with a text that begins so. */
   serves(path: string, start: string): Promise<void>;
   healthz(): Promise<{ name: string; status: string; sha256?: string; binary_version?: string }[]>;
+  /** Lets the gated answers of a version's child end. */
+  openGate(version: string): Promise<void>;
   /** SIGTERM; resolves with the exit code. */
   stop(): Promise<number | null>;
 }
@@ -90,7 +92,7 @@ export async function startHost(
       VERSIOND_DRAIN_ANNOUNCE: "0s",
       BATON_LISTEN_TRAFFIC: "127.0.0.1:0",
       BATON_LISTEN_ADMIN: "127.0.0.1:0",
-      BATON_BASE_PORT: String(20_000 + Math.floor(Math.random() * 20_000)),
+      BATON_BASE_PORT: String(basePort()),
       BATON_BAKE_MS: "0",
       BATON_RESTART_BACKOFF_MS: "50",
       SECRET_OF_THE_SUPERVISOR: "never",
@@ -101,7 +103,7 @@ export async function startHost(
   const kill = (): void => {
     if (child.pid !== undefined && child.exitCode === null) process.kill(child.pid, "SIGKILL");
   };
-  process.on("exit", kill);
+  const spare = onExit(kill);
   const log: Record<string, unknown>[] = [];
   const exited = new Promise<number | null>((resolve) => child.on("close", resolve));
   let address = "";
@@ -133,12 +135,13 @@ export async function startHost(
         return status === 200 && text.startsWith(start);
       }, `${path} = ${start}`),
     healthz: async () => JSON.parse((await get("/healthz")).text),
+    openGate: (version) => writeFile(`${folder}/data/${version}/gate`, ""),
     stop: () => {
       if (!ended) process.kill(child.pid ?? 0, "SIGTERM");
-      const timer = setTimeout(kill, 20_000);
+      const timer = setTimeout(kill, DEADLINE_MS);
       return exited.finally(() => {
         clearTimeout(timer);
-        process.off("exit", kill);
+        spare();
       });
     },
   };

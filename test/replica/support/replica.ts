@@ -19,6 +19,8 @@ import { createRecoveryMetrics } from "../../../src/replica/recovery_metrics.ts"
 import type { HttpServer } from "../../../src/runtime/runtime.ts";
 import { runtime } from "../../support/runtime.ts";
 
+export { until } from "../../support/until.ts";
+
 export function testStore(): KvStore<PrefixIndex> {
   return new KvStore({
     clock: runtime.clock,
@@ -208,13 +210,4 @@ export function contentOf(lane: Lane): string[] {
     ].join(" "));
   }
   return rows.sort();
-}
-
-/** Waits until `isTrue`; throws after 15 s. */
-export async function until(isTrue: () => boolean, what: string): Promise<void> {
-  const deadline = performance.now() + 15_000;
-  while (!isTrue()) {
-    if (performance.now() > deadline) throw new Error(`never came: ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, 5));
-  }
 }
