@@ -1,4 +1,4 @@
-/** How far a recovery is, in two lines for people. */
+/** How far a recovery is, and what keeps it, in a few lines for people. */
 
 type Row = Readonly<Record<string, unknown>>;
 
@@ -21,7 +21,25 @@ export function recoveryText(recovery: Row): string[] {
       : `${seconds(recovery.elapsedMs)} so far`,
   ];
   if (recovery.etaMs !== undefined) figures.push(`${seconds(recovery.etaMs)} left`);
-  return [`${state}${said}${from}`, figures.join("; ")];
+  return [`${state}${said}${from}`, figures.join("; "), ...troubles(recovery)];
+}
+
+/** Why the last attempt that failed did so, and why lanes are degraded; nothing of what is over. */
+function troubles({ state, attempts, laneReports }: Row): string[] {
+  const failed = rows(attempts).findLast((attempt) => attempt.reason !== undefined);
+  const lines = failed === undefined || state === "recovered" || state === "empty_bootstrap"
+    ? []
+    : [`last failure: ${failed.peer}: ${String(failed.reason).trim()}`];
+  const lanes = rows(laneReports).filter((lane) => lane.outcome === "degraded");
+  for (const reason of new Set(lanes.map((lane) => lane.reason))) {
+    const count = lanes.filter((lane) => lane.reason === reason).length;
+    if (reason !== undefined) lines.push(`${count} degraded: ${reason}`);
+  }
+  return lines;
+}
+
+function rows(value: unknown): readonly Row[] {
+  return Array.isArray(value) ? value : [];
 }
 
 function number(value: unknown): number {

@@ -1,5 +1,5 @@
 /**
- * The traffic listener's certificate: read from files, and read again whenever they change.
+ * A listener's certificate: read from files, and read again whenever they change.
  *
  * A pair that is not one (half of it is written, the key belongs to another certificate) changes
  * nothing: the last good one goes on, and log, condition and metric say so until it is put right.
@@ -8,7 +8,7 @@
 import { messageOf } from "../errors.ts";
 import type { Conditions } from "../lifecycle/conditions.ts";
 import type { Log } from "../observe/log.ts";
-import type { Metrics } from "../observe/metrics.ts";
+import type { Gauge, Metrics } from "../observe/metrics.ts";
 import type { Runtime } from "../runtime/runtime.ts";
 import type { CertificateFacts, TlsPair } from "../runtime/tls_contract.ts";
 
@@ -16,63 +16,79 @@ import type { CertificateFacts, TlsPair } from "../runtime/tls_contract.ts";
 const SETTLE_MS = 200;
 /** So much later a pair that does not fit is looked at once more before it is called broken. */
 const SECOND_LOOK_MS = 1500;
-const CONDITION = "tls certificate";
+const NAMES = {
+  traffic: { setting: "listen.tls", condition: "tls certificate" },
+  peer: { setting: "replica.tls", condition: "peer tls certificate" },
+} as const;
 
 export interface TlsFilesOptions {
   readonly runtime: Pick<Runtime, "files" | "tls" | "clock">;
   readonly log: Log;
   readonly metrics: Metrics;
   readonly conditions: Pick<Conditions, "set">;
+  readonly listener: keyof typeof NAMES;
   readonly cert: string;
   readonly key: string;
+  /** The authority of those who call. */
+  readonly ca?: string | undefined;
+}
+
+/** What the files have in them. */
+export interface TlsTexts extends TlsPair {
+  readonly ca?: string;
 }
 
 export class TlsFiles {
   readonly #options: TlsFilesOptions;
-  #pair: TlsPair;
+  #texts: TlsTexts;
   #facts: CertificateFacts;
   #isRefused = false;
-  #changed: (pair: TlsPair) => void = () => {};
+  #changed: (texts: TlsTexts) => void = () => {};
+  readonly #notAfter: Gauge;
+  readonly #refused: Gauge;
   readonly #unwatch: (() => void)[] = [];
   #cancel: (() => void) | undefined;
 
-  private constructor(options: TlsFilesOptions, pair: TlsPair, facts: CertificateFacts) {
+  private constructor(options: TlsFilesOptions, texts: TlsTexts, facts: CertificateFacts) {
     this.#options = options;
-    this.#pair = pair;
+    this.#texts = texts;
     this.#facts = facts;
     const { metrics } = options;
-    metrics.gauge(
+    this.#notAfter = metrics.gauge(
       "baton_tls_not_after_seconds",
       "When the certificate in use ends, in seconds since 1970.",
-    ).collect((gauge) => gauge.set(this.#facts.notAfter / 1000));
-    metrics.gauge(
+      ["listener"],
+    );
+    this.#refused = metrics.gauge(
       "baton_tls_refused",
       "1 while the certificate files hold a pair that is refused, and an older one is in use.",
-    ).collect((gauge) => gauge.set(this.#isRefused ? 1 : 0));
+      ["listener"],
+    );
   }
 
   /** Reads the pair. Throws an Error that names the files if there is none, or if it is broken. */
   static async open(options: TlsFilesOptions): Promise<TlsFiles> {
     try {
-      const pair = await readPair(options);
-      const facts = options.runtime.tls.check(pair);
-      const files = new TlsFiles(options, pair, facts);
+      const texts = await read(options);
+      const facts = options.runtime.tls.check(texts);
+      const files = new TlsFiles(options, texts, facts);
       files.#tell();
       return files;
     } catch (error) {
-      throw new Error(`listen.tls: ${options.cert}, ${options.key}: ${messageOf(error)}`);
+      const { setting } = NAMES[options.listener];
+      throw new Error(`${setting}: ${options.cert}, ${options.key}: ${messageOf(error)}`);
     }
   }
 
-  get pair(): TlsPair {
-    return this.#pair;
+  get texts(): TlsTexts {
+    return this.#texts;
   }
 
   /** Calls `changed` with each new good pair from now on. */
-  watch(changed: (pair: TlsPair) => void): void {
-    const { files } = this.#options.runtime;
+  watch(changed: (texts: TlsTexts) => void): void {
+    const { runtime: { files }, cert, key, ca } = this.#options;
     this.#changed = changed;
-    for (const path of [this.#options.cert, this.#options.key]) {
+    for (const path of [cert, key, ...(ca === undefined ? [] : [ca])]) {
       this.#unwatch.push(files.watch(path, () => this.#lookIn(SETTLE_MS, true)));
     }
   }
@@ -91,35 +107,50 @@ export class TlsFiles {
   }
 
   async #look(mayLookAgain: boolean): Promise<void> {
-    const { runtime, log, conditions, cert, key } = this.#options;
+    const { runtime, log, conditions, listener, cert, key } = this.#options;
     try {
-      const pair = await readPair(this.#options);
-      const isKnown = pair.cert === this.#pair.cert && pair.key === this.#pair.key;
+      const texts = await read(this.#options);
+      const { cert: oldCert, key: oldKey, ca: oldCa } = this.#texts;
+      const isKnown = texts.cert === oldCert && texts.key === oldKey && texts.ca === oldCa;
       if (isKnown && !this.#isRefused) return;
-      const facts = runtime.tls.check(pair);
-      this.#changed(pair);
-      this.#pair = pair;
+      const facts = runtime.tls.check(texts);
+      this.#changed(texts);
+      this.#texts = texts;
       this.#facts = facts;
       this.#isRefused = false;
       this.#tell();
     } catch (error) {
       if (mayLookAgain) return this.#lookIn(SECOND_LOOK_MS, false);
       this.#isRefused = true;
-      log.error("tls_certificate_refused", { cert, key, error: messageOf(error) });
-      conditions.set(CONDITION, true, `the files are refused, an older one is in use: ${error}`);
+      this.#refused.set(1, { listener });
+      const why = messageOf(error);
+      log.error("tls_certificate_refused", { listener, cert, key, error: why });
+      conditions.set(
+        NAMES[listener].condition,
+        true,
+        `the files are refused, an older one is in use: ${why}`,
+      );
     }
   }
 
   #tell(): void {
-    const { log, conditions } = this.#options;
+    const { log, conditions, listener } = this.#options;
     const { subject, fingerprint, notAfter } = this.#facts;
     const until = new Date(notAfter).toISOString();
-    log.info("tls_certificate_loaded", { subject, fingerprint, not_after: until });
-    conditions.set(CONDITION, true, `valid until ${until}`);
+    this.#notAfter.set(notAfter / 1000, { listener });
+    this.#refused.set(0, { listener });
+    log.info("tls_certificate_loaded", { listener, subject, fingerprint, not_after: until });
+    conditions.set(NAMES[listener].condition, true, `valid until ${until}`);
   }
 }
 
-async function readPair(options: TlsFilesOptions): Promise<TlsPair> {
-  const { files } = options.runtime;
-  return { cert: await files.readText(options.cert), key: await files.readText(options.key) };
+async function read(options: TlsFilesOptions): Promise<TlsTexts> {
+  const { runtime: { files }, cert, key, ca } = options;
+  const pair = { cert: await files.readText(cert), key: await files.readText(key) };
+  if (ca === undefined) return pair;
+  const authority = await files.readText(ca);
+  if (!authority.includes("-----BEGIN CERTIFICATE-----")) {
+    throw new Error(`${ca} has no certificate in it`);
+  }
+  return { ...pair, ca: authority };
 }

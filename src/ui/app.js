@@ -128,6 +128,8 @@ async function refresh() {
   fill("targets", owing, columnsOf(owing));
   const plain = Object.entries(recovery).filter(([, value]) => typeof value !== "object");
   fill("recovery", plain, [["recovery", ([name]) => name], ["", ([, value]) => value]]);
+  const attempts = recovery.attempts?.slice(-5) ?? [];
+  fill("attempts", attempts, columnsOf(attempts));
   fill("peers", peers.peers, columnsOf(peers.peers));
 }
 

@@ -264,6 +264,15 @@ test("the status text shows generations, what is missing, and who owes answers",
       blocksPerS: 8,
       etaMs: 2000,
       source: "http://b:8082",
+      attempts: [
+        { peer: "http://a:8082", outcome: "failed", reason: "status 401\n" },
+        { peer: "http://b:8082", outcome: "some_lanes" },
+      ],
+      laneReports: [
+        { worker: "w0", outcome: "degraded", reason: "a hole" },
+        { worker: "w1", outcome: "degraded", reason: "a hole" },
+        { worker: "w2", outcome: "restored" },
+      ],
     },
   });
   const lines = text.split("\n");
@@ -281,6 +290,10 @@ test("the status text shows generations, what is missing, and who owes answers",
   assert.match(
     text,
     "lanes 3 restored, 5 pending; 12 blocks; 2.5 MB; 8 blocks/s; 1.5 s so far; 2.0 s left",
+  );
+  assert.ok(
+    text.includes("\n  last failure: http://a:8082: status 401\n  2 degraded: a hole"),
+    text,
   );
   assert.not.match(text, "owing answers");
   assert.not.match(text, "peers");
