@@ -2,16 +2,16 @@
  * Calls to a Kubernetes API server from inside a pod, with nothing but HTTP.
  */
 
-import { LimitedBytesTransformStream, toText } from "@std/streams";
 import type { Runtime } from "../runtime/runtime.ts";
+import { patientReader } from "../streams/patient_reader.ts";
 
 export interface KubeClientOptions {
   readonly runtime: Pick<Runtime, "http" | "files" | "env" | "clock">;
   readonly apiServer?: string | undefined;
   readonly tokenFile: string;
   readonly caFile: string;
-  /** Time until the head of an answer must have come. */
-  readonly headTimeoutMs?: number;
+  /** Time until the head of an answer must have come, and longest silence within a whole one. */
+  readonly timeoutMs?: number;
 }
 
 /** The API server answered with a status that is not 2xx. */
@@ -26,6 +26,7 @@ export class KubeStatus extends Error {
 
 const MAX_LIST_BYTES = 64 * 1024 * 1024;
 const MAX_ERROR_BYTES = 16 * 1024;
+const TIMEOUT_MS = 15_000;
 
 export class KubeClient {
   readonly #options: KubeClientOptions;
@@ -34,17 +35,49 @@ export class KubeClient {
     this.#options = options;
   }
 
-  /** An answer with a 2xx status, its body unread. Throws `KubeStatus` or what the network throws. */
-  async get(path: string, signal: AbortSignal): Promise<Response> {
-    const { runtime, headTimeoutMs = 15_000 } = this.#options;
+  /**
+   * What `use` makes of an answer with a 2xx status, its body unread; `signal` ends that too. Throws
+   * `KubeStatus`, or what the network or `use` throws.
+   */
+  async get<T>(
+    path: string,
+    signal: AbortSignal,
+    use: (response: Response) => T | Promise<T>,
+  ): Promise<T> {
+    const { runtime } = this.#options;
     const late = new AbortController();
     const abort = (): void => late.abort(signal.reason);
     if (signal.aborted) abort();
     signal.addEventListener("abort", abort, { once: true });
     const stopTimer = runtime.clock.after(
-      headTimeoutMs,
-      () => late.abort(new Error(`no answer within ${headTimeoutMs} ms`)),
+      this.#timeoutMs,
+      () => late.abort(new Error(`no answer within ${this.#timeoutMs} ms`)),
     );
+    try {
+      const response = await this.#fetch(path, late.signal);
+      stopTimer();
+      if (response.ok) return await use(response);
+      throw new KubeStatus(response.status, await this.#reason(response, signal));
+    } finally {
+      stopTimer();
+      signal.removeEventListener("abort", abort);
+    }
+  }
+
+  /** A whole JSON answer. */
+  json(path: string, signal: AbortSignal): Promise<unknown> {
+    return this.get(path, signal, async (response) => {
+      let text = "";
+      for await (const piece of this.#text(response, MAX_LIST_BYTES, signal)) text += piece;
+      return JSON.parse(text) as unknown;
+    });
+  }
+
+  get #timeoutMs(): number {
+    return this.#options.timeoutMs ?? TIMEOUT_MS;
+  }
+
+  async #fetch(path: string, signal: AbortSignal): Promise<Response> {
     const ca = await this.#ca();
     const headers: Record<string, string> = {
       "accept": "application/json",
@@ -52,29 +85,38 @@ export class KubeClient {
     };
     const token = await this.#token();
     if (token !== undefined) headers["authorization"] = `Bearer ${token}`;
-    let response: Response;
-    try {
-      response = await runtime.http.fetch(new URL(path, this.#base()), {
-        headers,
-        redirect: "manual",
-        signal: late.signal,
-        ...(ca === undefined ? {} : { tls: { ca } }),
-      });
-    } finally {
-      stopTimer();
-      // Afterwards only the caller's signal matters, which ends the body too.
-    }
-    if (response.ok) return response;
-    signal.removeEventListener("abort", abort);
-    throw new KubeStatus(response.status, await reason(response));
+    return await this.#options.runtime.http.fetch(new URL(path, this.#base()), {
+      headers,
+      redirect: "manual",
+      signal,
+      ...(ca === undefined ? {} : { tls: { ca } }),
+    });
   }
 
-  /** A whole JSON answer. */
-  async json(path: string, signal: AbortSignal): Promise<unknown> {
-    const response = await this.get(path, signal);
+  /** A body piece by piece. A server that falls silent in the middle may be gone. */
+  async *#text(response: Response, maxBytes: number, signal: AbortSignal) {
     if (response.body === null) throw new Error("an answer without a body");
-    const limit = new LimitedBytesTransformStream(MAX_LIST_BYTES, { error: true });
-    return JSON.parse(await toText(response.body.pipeThrough(limit)));
+    const { clock } = this.#options.runtime;
+    const limits = { clock, idleTimeoutMs: this.#timeoutMs, maxBytes, signal };
+    const decoder = new TextDecoder();
+    for await (const chunk of patientReader(response.body, limits)) {
+      yield decoder.decode(chunk, { stream: true });
+    }
+  }
+
+  /** The `message` of a Status object, or the start of whatever came. */
+  async #reason(response: Response, signal: AbortSignal): Promise<string> {
+    let text = "";
+    try {
+      for await (const piece of this.#text(response, MAX_ERROR_BYTES, signal)) text += piece;
+      const status: unknown = JSON.parse(text);
+      if (typeof status === "object" && status !== null && "message" in status) {
+        return String(status.message);
+      }
+    } catch {
+      if (text === "") return response.statusText;
+    }
+    return text.slice(0, 200);
   }
 
   #base(): string {
@@ -102,20 +144,5 @@ export class KubeClient {
       return undefined;
     }
     return await this.#options.runtime.files.readText(this.#options.caFile);
-  }
-}
-
-/** The `message` of a Status object, or the start of whatever came. */
-async function reason(response: Response): Promise<string> {
-  try {
-    const body = response.body?.pipeThrough(new LimitedBytesTransformStream(MAX_ERROR_BYTES));
-    const text = body === undefined ? "" : await toText(body);
-    const status: unknown = JSON.parse(text);
-    if (typeof status === "object" && status !== null && "message" in status) {
-      return String(status.message);
-    }
-    return text.slice(0, 200);
-  } catch {
-    return response.statusText;
   }
 }

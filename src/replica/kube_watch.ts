@@ -29,11 +29,13 @@ export interface KubeWatchOptions {
   readonly onObjects: (objects: readonly KubeObject[]) => void;
   /** Called after the first complete list. */
   readonly onListed: () => void;
-  /** Seconds that the API server is asked to keep one watch open. */
-  readonly watchSeconds?: number;
 }
 
 const PAGE_SIZE = 500;
+/** Pages of one list: a server that always names a next one must not be read for ever. */
+const MOST_PAGES = 200;
+/** How long the API server is asked to keep one watch open. */
+const WATCH_SECONDS = 300;
 const MAX_EVENT_BYTES = 4 * 1024 * 1024;
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 30_000;
@@ -59,10 +61,7 @@ export class KubeWatch {
     let pauseMs = FIRST_PAUSE_MS;
     while (!this.#stop.signal.aborted) {
       try {
-        if (this.#version === undefined) {
-          await this.#list();
-          pauseMs = FIRST_PAUSE_MS;
-        }
+        if (this.#version === undefined) await this.#list();
         const events = await this.#watch();
         if (events > 0) pauseMs = FIRST_PAUSE_MS;
         // A server that ends every watch at once must not be asked in a loop.
@@ -72,10 +71,7 @@ export class KubeWatch {
         if (error instanceof Expired || (error instanceof KubeStatus && error.status === 410)) {
           log.info("kube_watch_expired", { path });
           this.#version = undefined;
-          await this.#pause(FIRST_PAUSE_MS * this.#options.runtime.random.number());
-          continue;
-        }
-        log.warn("kube_watch_failed", { path, error, retryMs: pauseMs });
+        } else log.warn("kube_watch_failed", { path, error, retryMs: pauseMs });
         await this.#pause(pauseMs);
         pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS);
       }
@@ -92,7 +88,9 @@ export class KubeWatch {
     const found: KubeObject[] = [];
     let next: string | undefined;
     let version: string | undefined;
+    let pages = 0;
     do {
+      if (++pages > MOST_PAGES) throw new Error(`a list of over ${MOST_PAGES} pages`);
       const query = this.#query({ limit: String(PAGE_SIZE), ...(next && { continue: next }) });
       const page = asList(await client.json(query, this.#stop.signal));
       found.push(...page.items);
@@ -108,19 +106,23 @@ export class KubeWatch {
 
   /** One watch, until it ends. The number of events that it brought. */
   async #watch(): Promise<number> {
-    const { client, runtime, watchSeconds = 300 } = this.#options;
+    const { client } = this.#options;
     const query = this.#query({
       watch: "1",
       allowWatchBookmarks: "true",
       resourceVersion: this.#version ?? "",
-      timeoutSeconds: String(watchSeconds),
+      timeoutSeconds: String(WATCH_SECONDS),
     });
-    const response = await client.get(query, this.#stop.signal);
+    return await client.get(query, this.#stop.signal, (response) => this.#events(response));
+  }
+
+  async #events(response: Response): Promise<number> {
+    const { runtime } = this.#options;
     if (response.body === null) return 0;
     const chunks = patientReader(response.body, {
       clock: runtime.clock,
       // The server ends a watch by itself; one that is silent beyond that is a dead connection.
-      idleTimeoutMs: watchSeconds * 1000 + 30_000,
+      idleTimeoutMs: WATCH_SECONDS * 1000 + 30_000,
       signal: this.#stop.signal,
     });
     let events = 0;
@@ -166,12 +168,15 @@ export class KubeWatch {
 
   #pause(ms: number): Promise<void> {
     const { clock, random } = this.#options.runtime;
+    const { signal } = this.#stop;
     return new Promise((resolve) => {
-      const stopTimer = clock.after(ms * (0.5 + random.number()), resolve);
-      this.#stop.signal.addEventListener("abort", () => {
+      const end = (): void => {
         stopTimer();
+        signal.removeEventListener("abort", end);
         resolve();
-      }, { once: true });
+      };
+      const stopTimer = clock.after(ms * (0.5 + random.number()), end);
+      signal.addEventListener("abort", end);
     });
   }
 }

@@ -113,8 +113,16 @@ test("odd slices (no endpoints, null ports, no addresses) are no harm", () => {
 interface Rig {
   readonly kube: FakeKube;
   readonly tokenFile: string;
-  discovery(more?: { self?: string; service?: string; caFile?: string }): Discovery;
+  discovery(
+    more?: { self?: string; service?: string; caFile?: string; isHasty?: boolean },
+  ): Discovery;
 }
+
+/** Waits a hundredth of what it is asked to. */
+const hasty: typeof runtime.clock = {
+  ...runtime.clock,
+  after: (ms, action) => runtime.clock.after(ms / 100, action),
+};
 
 async function rig(
   use: (rig: Rig) => Promise<void>,
@@ -132,7 +140,7 @@ async function rig(
         tokenFile,
         discovery: (more = {}) => {
           const discovery = kubernetesDiscovery({
-            runtime,
+            runtime: more.isHasty === true ? { ...runtime, clock: hasty } : runtime,
             log: silentLog,
             peers: {
               namespace: "ns",
@@ -392,6 +400,60 @@ test("a server that ends every watch at once is not asked in a loop", async () =
     await new Promise((resolve) => setTimeout(resolve, 500));
     assert.ok(kube.requests.length - before <= 4, `${kube.requests.length - before} requests`);
   });
+});
+
+test("a list or an error that stops in the middle of its answer is asked for again", async () => {
+  await rig(async ({ kube, discovery }) => {
+    kube.stalls = [200, 500];
+    kube.set(slice("s", [one("10.0.0.1")]));
+    const peers = discovery({ isHasty: true });
+    await peers.start();
+    assert.equal(urls(peers.current()), ["http://10.0.0.1:8082"]);
+    assert.equal(kube.stalls, []);
+  });
+});
+
+test("a list whose pages have no end is given up, and asked for again later", async () => {
+  await rig(async ({ kube, discovery }) => {
+    kube.isEndless = true;
+    kube.set(slice("s", [one("10.0.0.1")]));
+    const peers = discovery({ isHasty: true });
+    const listed = peers.start();
+    const firsts = (): number =>
+      kube.requests.filter(({ query }) => query.get("continue") === null).length;
+    await until(() => firsts() > 1, "another list");
+    kube.isEndless = false;
+    await listed;
+    assert.equal(urls(peers.current()), ["http://10.0.0.1:8082"]);
+  });
+});
+
+test("watch after watch leaves nothing behind", async () => {
+  const listeners = new Map<AbortSignal, number>();
+  const { addEventListener, removeEventListener } = AbortSignal.prototype;
+  const count = (signal: AbortSignal, change: number): void => {
+    listeners.set(signal, (listeners.get(signal) ?? 0) + change);
+  };
+  AbortSignal.prototype.addEventListener = function (...rest: [string, never]) {
+    count(this, 1);
+    addEventListener.apply(this, rest);
+  };
+  AbortSignal.prototype.removeEventListener = function (...rest: [string, never]) {
+    count(this, -1);
+    removeEventListener.apply(this, rest);
+  };
+  try {
+    await rig(async ({ kube, discovery }) => {
+      kube.isImpatient = true;
+      kube.set(slice("s", [one("10.0.0.1")]));
+      await discovery({ isHasty: true }).start();
+      await until(() => kube.requests.length > 20, "twenty watches");
+      const most = Math.max(...listeners.values());
+      assert.ok(most < 5, `${most} listeners wait for one signal`);
+    });
+  } finally {
+    Object.assign(AbortSignal.prototype, { addEventListener, removeEventListener });
+  }
 });
 
 test("kv 30: no such Service: the listing fails at once, and says which one", async () => {

@@ -46,6 +46,10 @@ export class FakeKube {
   pageSize = 500;
   /** Called before a page after the first is answered. */
   onNextPage: () => void = () => {};
+  /** Statuses of answers whose body begins and never goes on, used up one by one. */
+  stalls: number[] = [];
+  /** Every page of a list says that there is another one. */
+  isEndless = false;
   /** Watches are ended as soon as they begin. */
   isImpatient = false;
   readonly requests: { path: string; query: URLSearchParams; token: string | undefined }[] = [];
@@ -187,6 +191,11 @@ export class FakeKube {
       };
       response.writeHead(code, { "content-type": "application/json" }).end(JSON.stringify(body));
     };
+    const stalled = this.stalls.shift();
+    if (stalled !== undefined) {
+      response.writeHead(stalled, { "content-type": "application/json" }).write(`{"kind":`);
+      return;
+    }
     const failure = this.failures.shift();
     if (failure !== undefined) return fail(failure, "as told");
     if (this.token !== undefined && token !== `Bearer ${this.token}`) {
@@ -221,7 +230,10 @@ export class FakeKube {
     const size = Math.min(Number(url.searchParams.get("limit") ?? 500), this.pageSize);
     const items = all.slice(skip, skip + size);
     const next = skip + size < all.length ? `${version}.${skip + size}` : "";
-    const metadata = { resourceVersion: String(version), continue: next };
+    const metadata = {
+      resourceVersion: String(version),
+      continue: this.isEndless ? `${version}.0` : next,
+    };
     response.writeHead(200, { "content-type": "application/json" });
     response.end(JSON.stringify({ kind: "EndpointSliceList", metadata, items }));
   }
