@@ -8,7 +8,7 @@
  */
 
 import process from "node:process";
-import { writeSync } from "node:fs";
+import { constants, fstatSync, openSync, writeSync } from "node:fs";
 import { errorCode } from "./error_code.ts";
 
 export type Output = "stdout" | "stderr";
@@ -24,6 +24,9 @@ const encoder = new TextEncoder();
 
 class Printer {
   readonly #descriptor: number;
+  readonly #mayDrop: boolean;
+  /** What is written to; opened with the first line. */
+  #opened: number | undefined;
   #waiting: string[] = [];
   #characters = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -33,8 +36,10 @@ class Printer {
   /** The last thing written was a part of a line. */
   #isTorn = false;
 
-  constructor(descriptor: number) {
+  /** `mayDrop`: a reader that stops reading costs text, and does not stop this process. */
+  constructor(descriptor: number, mayDrop: boolean) {
     this.#descriptor = descriptor;
+    this.#mayDrop = mayDrop;
   }
 
   print(line: string): boolean {
@@ -69,12 +74,14 @@ class Printer {
    * half a line would spoil the next one. True if all of it was written.
    */
   #write(text: string): boolean {
+    this.#opened ??= this.#mayDrop ? withoutWaiting(this.#descriptor) : this.#descriptor;
+    const descriptor = this.#opened;
     const bytes = encoder.encode(this.#isTorn ? `\n${text}` : text);
     let waitsSince = performance.now();
     let done = 0;
     while (done < bytes.length) {
       try {
-        done += writeSync(this.#descriptor, bytes, done, bytes.length - done);
+        done += writeSync(descriptor, bytes, done, bytes.length - done);
         this.#isStuck = false;
         waitsSince = performance.now();
       } catch (error) {
@@ -91,7 +98,8 @@ class Printer {
   }
 }
 
-const PRINTERS = { stdout: new Printer(1), stderr: new Printer(2) };
+/** What a verb prints is wanted whole; the log must not hold up what it tells of. */
+const PRINTERS = { stdout: new Printer(1, false), stderr: new Printer(2, true) };
 
 /** Writes a whole line at once, after all that wait. True if all of it was written. */
 export function print(stream: Output, line: string): boolean {
@@ -107,6 +115,20 @@ export function printSoon(stream: Output, line: string): void {
 export function flushPrinted(): void {
   PRINTERS.stdout.flush();
   PRINTERS.stderr.flush();
+}
+
+/**
+ * A pipe, opened once more so that writes to it never wait: the descriptor itself is shared with
+ * others, who need it as it is. Whatever else there is stays as it is: sockets cannot be opened again.
+ */
+function withoutWaiting(descriptor: number): number {
+  try {
+    if (!fstatSync(descriptor).isFIFO()) return descriptor;
+    const flags = constants.O_WRONLY | constants.O_NONBLOCK;
+    return openSync(`/proc/self/fd/${descriptor}`, flags);
+  } catch {
+    return descriptor;
+  }
 }
 
 function ended(line: string): string {

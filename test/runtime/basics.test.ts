@@ -99,6 +99,22 @@ test("a line that may wait is written without an exit", async () => {
   await child.exited;
 });
 
+test("a log that nobody reads does not stop the process", async () => {
+  await inFolder(async (folder) => {
+    const done = await runtime.processes.run({
+      command: "sh",
+      args: ["-c", `mkfifo pipe && exec 4<>pipe && "$@" 2>&4`, "sh"].concat(
+        argumentsOf("print_log.ts", "9000"),
+      ),
+      env: ownEnv(),
+      cwd: folder,
+      timeoutMs: 60_000,
+    });
+    assert.is(done.timedOut, false);
+    assert.match(done.stdout, "done\n");
+  });
+});
+
 test("a reader of the output that leaves does not end the process", async () => {
   const done = await runtime.processes.run({
     command: "sh",
