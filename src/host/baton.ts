@@ -18,12 +18,19 @@ import type { Log } from "../observe/log.ts";
 import { createMetrics, type Metrics } from "../observe/metrics.ts";
 import { observeProcess } from "../observe/process_metrics.ts";
 import type { TrafficServer } from "../proxy/traffic.ts";
-import { type Address, type HttpServer, isDiskFull, type Runtime } from "../runtime/runtime.ts";
+import {
+  type Address,
+  type HttpServer,
+  isDiskFull,
+  type Runtime,
+  type ServerTls,
+} from "../runtime/runtime.ts";
 import { stopGraceMs } from "../supervisor/stop_grace.ts";
 import { BATON_VERSION } from "../version.ts";
-import { peerTls, serveApp } from "./listeners.ts";
+import { serveApp } from "./listeners.ts";
 import { type Ownership, takeOwnership } from "./owner.ts";
 import { type HostedServices, hostServices } from "./services.ts";
+import { TlsFiles, type TlsTexts } from "./tls_files.ts";
 import { hostTraffic } from "./traffic.ts";
 import { readUiFiles } from "./ui_files.ts";
 
@@ -179,14 +186,7 @@ class Host implements Baton {
       app: await this.#adminApp(),
     });
     const peer = peerAddress(this.#config);
-    if (peer !== undefined) {
-      this.#peer = await serveApp(runtime, log, {
-        name: "peer",
-        address: peer,
-        app: this.#peerApp(),
-        tls: await peerTls(runtime, this.#config.replica?.tls),
-      });
-    }
+    if (peer !== undefined) await this.#listenToPeers(peer);
     const app = createTrafficApp({
       log,
       lifecycle: this.lifecycle,
@@ -208,6 +208,29 @@ class Host implements Baton {
     this.#undo.push(this.lifecycle.onChange(() => {
       if (this.lifecycle.draining) this.#traffic?.drain();
     }));
+  }
+
+  async #listenToPeers(address: Address): Promise<void> {
+    const { cert, key, ca } = this.#config.replica?.tls ?? {};
+    const files = cert === undefined || key === undefined ? undefined : await TlsFiles.open({
+      runtime: this.#runtime,
+      log: this.#log,
+      metrics: this.#metrics,
+      conditions: this.lifecycle.conditions,
+      listener: "peer",
+      cert,
+      key,
+      ca,
+    });
+    const server = await serveApp(this.#runtime, this.#log, {
+      name: "peer",
+      address,
+      app: this.#peerApp(),
+      tls: files === undefined ? undefined : serverTls(files.texts),
+    });
+    this.#peer = server;
+    files?.watch((texts) => server.replaceTls?.(serverTls(texts)));
+    this.#undo.push(() => files?.close());
   }
 
   async #adminApp() {
@@ -315,6 +338,11 @@ class Host implements Baton {
     await Promise.race([work, late]);
     cancel();
   }
+}
+
+/** With an authority, callers must show a certificate of it. */
+function serverTls({ cert, key, ca }: TlsTexts): ServerTls {
+  return { cert, key, clientCa: ca };
 }
 
 /**

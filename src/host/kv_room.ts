@@ -77,7 +77,9 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
   let discovery: Discovery | undefined;
   let recovery: Recovery | undefined;
   if (replica !== undefined) {
-    const { token } = replica;
+    const { token, tls } = replica;
+    // Also now, so that files that are not there stop the start.
+    if (tls !== undefined) await readTlsFiles(runtime, tls);
     const predecessors = predecessorUrls(replica);
     discovery = joinedDiscovery([
       staticDiscovery(predecessors, undefined),
@@ -96,7 +98,7 @@ export async function createKvRoom(options: KvRoomOptions): Promise<KvRoom> {
       replica: id,
       ...(replica.predecessors === undefined ? {} : { predecessors }),
       ...(token === undefined ? {} : { readToken: () => readSecret(runtime, token) }),
-      ...(replica.tls === undefined ? {} : { tls: await readTlsFiles(runtime, replica.tls) }),
+      ...(tls === undefined ? {} : { readTls: () => readTlsFiles(runtime, tls) }),
       workersListed: options.workersListed,
       setCondition: (ok, reason) => lifecycle.conditions.set(CONDITION, ok, reason),
       importLoad: (records) => {

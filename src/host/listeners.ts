@@ -5,7 +5,7 @@
 import { messageOf } from "../errors.ts";
 import type { Log } from "../observe/log.ts";
 import type { ReplicaConfig } from "../config/replica.ts";
-import type { Address, HttpServer, Runtime } from "../runtime/runtime.ts";
+import type { Address, HttpServer, Runtime, ServerTls } from "../runtime/runtime.ts";
 import { printAddress } from "../config/values.ts";
 
 /** A fetch-shaped app, such as Hono's. */
@@ -17,14 +17,7 @@ export interface ServeOptions {
   readonly name: "admin" | "peer";
   readonly address: Address;
   readonly app: FetchApp;
-  /** Contents of PEM files; with `clientCa` callers must show a certificate of that authority. */
   readonly tls?: ServerTls | undefined;
-}
-
-export interface ServerTls {
-  readonly cert: string;
-  readonly key: string;
-  readonly clientCa?: string;
 }
 
 /** Serves an app on an address; a failure to listen names the listener. */
@@ -64,17 +57,6 @@ export async function readTlsFiles(
     if (path !== undefined) found[name] = await runtime.files.readText(path);
   }
   return found;
-}
-
-/** What the peer listener needs of them, or undefined for plain HTTP. */
-export async function peerTls(
-  runtime: Pick<Runtime, "files">,
-  tls: ReplicaConfig["tls"],
-): Promise<ServerTls | undefined> {
-  if (tls === undefined) return undefined;
-  const { ca, cert, key } = await readTlsFiles(runtime, tls);
-  if (cert === undefined || key === undefined) return undefined;
-  return { cert, key, ...(ca === undefined ? {} : { clientCa: ca }) };
 }
 
 /** Removes a socket that nobody answers on. */

@@ -54,6 +54,7 @@ export async function hostTraffic(options: HostTrafficOptions): Promise<HostedTr
     log,
     metrics,
     conditions: lifecycle.conditions,
+    listener: "traffic",
     ...listen.tls,
   });
   if (descriptor === undefined && listen.traffic.kind === "unix") {
@@ -69,7 +70,7 @@ export async function hostTraffic(options: HostTrafficOptions): Promise<HostedTr
       },
       ...(listen.tls === undefined || tlsFiles === undefined
         ? {}
-        : { tls: { pair: tlsFiles.pair, minVersion: listen.tls.minVersion } }),
+        : { tls: { pair: tlsFiles.texts, minVersion: listen.tls.minVersion } }),
     };
     const threads = threadsFor(options, settings.listen);
     const server = await start(options, settings, threads);

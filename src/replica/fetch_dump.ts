@@ -17,7 +17,7 @@ export interface FetchDumpOptions {
   /** Our own replica's name: whoever answers with it is ourselves. */
   readonly replica: string;
   readonly readToken?: (() => Promise<string>) | undefined;
-  readonly tls?: FetchInit["tls"];
+  readonly readTls?: (() => Promise<FetchInit["tls"]>) | undefined;
   readonly gzip: boolean;
   /** Ids of the lanes to ask for; all when absent. Peers that do not know the filter send all. */
   readonly lanes?: readonly string[];
@@ -98,6 +98,7 @@ async function head(options: FetchDumpOptions): Promise<Response> {
   );
   try {
     const token = await options.readToken?.();
+    const tls = await options.readTls?.();
     return await runtime.http.fetch(url, {
       headers: {
         "accept": `${DUMP_CONTENT_TYPE}, application/json;q=0.5`,
@@ -106,7 +107,7 @@ async function head(options: FetchDumpOptions): Promise<Response> {
       },
       redirect: "manual",
       signal: late.signal,
-      ...(options.tls === undefined ? {} : { tls: options.tls }),
+      ...(tls === undefined ? {} : { tls }),
     });
   } finally {
     stopTimer();

@@ -42,8 +42,8 @@ export interface RecoveryOptions {
   readonly replica: string;
   /** Reads the token that peers want; asked for each attempt, so that a rotated one is taken. */
   readonly readToken?: () => Promise<string>;
-  /** The contents of the files in `config.tls`. */
-  readonly tls?: FetchInit["tls"];
+  /** Reads the files of `config.tls`; asked for each attempt, as the token. */
+  readonly readTls?: () => Promise<FetchInit["tls"]>;
   /** The first complete listing of workers; lanes that come later do not hold up readiness. */
   readonly workersListed?: Promise<void>;
   readonly setCondition: (ok: boolean, reason: string) => void;
@@ -387,7 +387,7 @@ class PeerRecovery implements Recovery {
     if (this.#loads !== undefined) this.#loads = [];
     const sink = lanes.sink(url, isChoosy);
     const keys = lanes.keys();
-    const { runtime, store, config, replica, readToken, tls } = this.#options;
+    const { runtime, store, config, replica, readToken, readTls } = this.#options;
     // Ranks that only batches name are in no list: whoever has some asks for all that there is.
     const isListed = store.lanes().length <= lanes.size;
     const isPart = (restoredOnly || keys.length < lanes.size) && isListed &&
@@ -402,7 +402,7 @@ class PeerRecovery implements Recovery {
         url,
         replica,
         readToken,
-        tls,
+        readTls,
         gzip: config.gzip,
         ...(isPart ? { lanes: lanes.pending } : {}),
         restoredOnly,

@@ -344,7 +344,7 @@ export interface Http {
    * that leaves cancels the body and aborts `request.signal`, which a whole answer does not.
    */
   serve(
-    options: ListenOptions & { readonly tls?: { cert: string; key: string; clientCa?: string } },
+    options: ListenOptions & { readonly tls?: ServerTls },
     fetch: (request: Request, info: { remoteAddress: string }) => Response | Promise<Response>,
   ): Promise<HttpServer>;
   /** `fetch` with what the standard one lacks; never follows redirects unless told. */
@@ -367,8 +367,20 @@ export interface FetchInit extends RequestInit {
   readonly tls?: { ca?: string; cert?: string; key?: string };
 }
 
+/** PEM texts; with `clientCa` callers must show a certificate of that authority. */
+export interface ServerTls {
+  readonly cert: string;
+  readonly key: string;
+  readonly clientCa?: string | undefined;
+}
+
 export interface HttpServer {
   readonly address: Address;
+  /**
+   * Handshakes from now on get this certificate, and are asked for one of that authority; connections
+   * that exist go on with theirs. Whether callers are asked at all stays as it was. Only with `tls`.
+   */
+  readonly replaceTls?: (tls: ServerTls) => void;
   /**
    * Stops accepting and closes every connection that is owed no answer, the others after theirs;
    * resolves when the last has left.

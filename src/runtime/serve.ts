@@ -11,7 +11,7 @@ import { createAdaptorServer } from "@hono/node-server";
 import { RESPONSE_ALREADY_SENT } from "@hono/node-server/utils/response";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { Socket } from "node:net";
-import { createServer as createTlsServer } from "node:https";
+import { createServer as createTlsServer, type Server as TlsServer } from "node:https";
 import type { Http, HttpServer } from "./runtime.ts";
 import { listenOn } from "./net_listen.ts";
 import { plainAddress } from "./plain_address.ts";
@@ -79,6 +79,10 @@ export const serveApp: Http["serve"] = async (options, fetch): Promise<HttpServe
   };
   return {
     address,
+    ...(tls === undefined ? {} : {
+      replaceTls: ({ cert, key, clientCa }) =>
+        (server as TlsServer).setSecureContext({ cert, key, ca: clientCa }),
+    }),
     close,
     destroy() {
       const done = close();

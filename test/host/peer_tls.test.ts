@@ -3,7 +3,7 @@
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { execFileSync } from "node:child_process";
-import { readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { parseConfig } from "../../src/config/load.ts";
 import { printAddress } from "../../src/config/values.ts";
 import { startBaton } from "../../src/host/baton.ts";
@@ -45,6 +45,7 @@ async function start(
   name: string,
   replica: Record<string, unknown>,
   peer = "127.0.0.1:0",
+  services: Record<string, unknown> = {},
 ) {
   return await startBaton(runtime, silentLog, {
     config: parseConfig({
@@ -52,6 +53,7 @@ async function start(
       stateDir: `${folder}/${name}`,
       shutdown: { announceMs: 0, budgetMs: 20_000 },
       replica,
+      services,
     }),
     path: undefined,
     warnings: [],
@@ -77,6 +79,60 @@ test("a replica recovers from a peer by mutual TLS, and nobody without a certifi
     await until(() => second.lifecycle.ready, "the second replica");
     const { conditions } = second.lifecycle.readyStatus();
     assert.is(conditions.find((one) => one.name === "recovery")?.reason, "recovered");
+    await second.shutDown();
+    await first.shutDown();
+  });
+});
+
+test("files that change are read again: by the listener, and by a joiner that is turned away", async () => {
+  await inScratch(async (folder) => {
+    const made = (name: string) => {
+      mkdirSync(`${folder}/${name}`);
+      return certificates(`${folder}/${name}`);
+    };
+    const [own, others] = [made("one"), made("two")];
+    const texts = ({ ca, cert, key }: typeof own) => ({
+      ca: readFileSync(ca, "utf8"),
+      cert: readFileSync(cert, "utf8"),
+      key: readFileSync(key, "utf8"),
+    });
+    const next = texts(made("next"));
+    const renew = ({ ca, cert, key }: typeof own): void => {
+      for (const [path, text] of [[ca, next.ca], [cert, next.cert], [key, next.key]] as const) {
+        writeFileSync(`${path}.new`, text);
+        renameSync(`${path}.new`, path);
+      }
+    };
+    const first = await start(folder, "first", { tls: own });
+    const address = first.addresses.peer;
+    const url = `https://${address === undefined ? "" : printAddress(address)}`;
+    await until(() => first.lifecycle.ready, "the first replica");
+    const before = texts(own);
+    const isHeard = (tls: typeof before) =>
+      runtime.http.fetch(`${url}/ready`, { tls }).then(async (answer) => {
+        await answer.body?.cancel();
+        return true;
+      }, () => false);
+    assert.is(await isHeard(before), true);
+    assert.is(await isHeard(next), false);
+
+    // It knows neither the old authority nor the new one, and has a lane to wait for.
+    const workers = [{ id: "0", url: "http://127.0.0.1:9" }];
+    const services = { chat: { mount: "/v1", pool: { model: "m", blockSize: 16, workers } } };
+    const replica = { tls: others, peers: [url], subscribeTimeoutMs: 0 };
+    const second = await start(folder, "second", replica, "127.0.0.1:0", services);
+    renew(own);
+    await until(() => isHeard(next), "the new certificate and the new authority");
+    assert.is(await isHeard(before), false);
+    assert.is(second.lifecycle.ready, false);
+    renew(others);
+    await until(() => second.lifecycle.ready, "the second replica");
+    const { conditions } = second.lifecycle.readyStatus();
+    assert.is(conditions.find((one) => one.name === "recovery")?.reason, "recovered");
+    assert.match(
+      conditions.find((one) => one.name === "peer tls certificate")?.reason ?? "",
+      /^valid until /,
+    );
     await second.shutDown();
     await first.shutDown();
   });

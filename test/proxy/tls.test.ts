@@ -210,11 +210,12 @@ test("the files are read again when they change, a broken pair keeps the old one
     log,
     metrics,
     conditions: { set: (name, _ok, reason) => void conditions.set(name, reason ?? "") },
+    listener: "traffic",
     cert,
     key,
   });
   try {
-    await withProxy({ tls: { pair: files.pair, minVersion: "TLSv1.2" } }, async (proxy) => {
+    await withProxy({ tls: { pair: files.texts, minVersion: "TLSv1.2" } }, async (proxy) => {
       files.watch((pair) => proxy.server.replaceCertificate(pair));
       const kept = await TlsClient.to(proxy.port);
       assert.is(kept.subject, "server");
@@ -234,7 +235,7 @@ test("the files are read again when they change, a broken pair keeps the old one
       );
       assert.is(await subjectNow(proxy), "client");
       assert.match(conditions.get("tls certificate") ?? "", /refused, an older one is in use/);
-      assert.match(await metrics.text(), /baton_tls_refused 1/);
+      assert.match(await metrics.text(), /baton_tls_refused\{listener="traffic"\} 1/);
 
       await put(cert, serverCert);
       await put(key, serverKey);
@@ -243,7 +244,7 @@ test("the files are read again when they change, a broken pair keeps the old one
         () => lines.filter(({ event }) => event === "tls_certificate_loaded").length === 3,
       );
       assert.is(await subjectNow(proxy), "server");
-      assert.match(await metrics.text(), /baton_tls_refused 0/);
+      assert.match(await metrics.text(), /baton_tls_refused\{listener="traffic"\} 0/);
       assert.is(statusOf(await kept.ask(GET)), 200);
       kept.destroy();
     });
@@ -261,9 +262,10 @@ test("a start with a broken pair fails and names the files", async () => {
     log: createLog({ write: () => {}, now: () => 0 }),
     metrics: createMetrics(),
     conditions: { set: () => {} },
+    listener: "traffic",
     cert,
     key,
-  };
+  } as const;
   const failure = async (): Promise<string> =>
     await TlsFiles.open(options).then(() => "opened", (error) => String(error));
   assert.match(await failure(), /listen\.tls: .*a\.crt.*a\.key/);

@@ -1,3 +1,4 @@
+import * as nodeTls from "node:tls";
 import { connect, type Socket } from "node:net";
 import { join } from "node:path";
 import process from "node:process";
@@ -456,6 +457,44 @@ test("TLS: the authority is checked, and a client certificate when one is asked 
   assert.is(await (await runtime.http.fetch(guardedUrl, { tls: known })).text(), "https:");
   await rejection(runtime.http.fetch(guardedUrl, { tls: { ca: authority } }));
   await guarded.close();
+});
+
+test("TLS: certificate and authority are replaced, and an answer that is under way goes on", async () => {
+  const body = openStream();
+  const tls = { cert: serverCert, key: serverKey, clientCa: authority };
+  let isFirst = true;
+  const server = await runtime.http.serve({ address: loopback, tls }, () => {
+    const answer = new Response(isFirst ? body.stream : "short");
+    isFirst = false;
+    return answer;
+  });
+  const url = `https://127.0.0.1:${portOf(server)}/`;
+  const known = { ca: authority, cert: clientCert, key: clientKey };
+  const ask = async () => await (await runtime.http.fetch(url, { tls: known })).text();
+  const subject = () =>
+    new Promise<string>((resolve, reject) => {
+      const socket = nodeTls.connect({ ...known, host: "127.0.0.1", port: portOf(server) }, () => {
+        resolve(String(socket.getPeerCertificate().subject.CN));
+        socket.destroy();
+      });
+      socket.on("error", reject);
+    });
+  const reader = (await runtime.http.fetch(url, { tls: known })).body?.getReader();
+  body.push("before");
+  assert.is(new TextDecoder().decode((await reader?.read())?.value), "before");
+  // The authority of nobody's certificate.
+  server.replaceTls?.({ ...tls, clientCa: serverCert });
+  await rejection(ask());
+  server.replaceTls?.(tls);
+  assert.is(await ask(), "short");
+  assert.is(await subject(), "server");
+  server.replaceTls?.({ ...tls, cert: clientCert, key: clientKey });
+  assert.is(await subject(), "client");
+  body.push("after");
+  assert.is(new TextDecoder().decode((await reader?.read())?.value), "after");
+  body.close();
+  assert.is((await reader?.read())?.done, true);
+  await server.destroy();
 });
 
 test("close over TLS waits for a streaming answer", async () => {
