@@ -18,7 +18,7 @@ import { PoolService } from "../router/pool_service.ts";
 import type { PoolWorker } from "../router/pool_worker.ts";
 import { PromptTokens } from "../router/prompt_tokens.ts";
 import { Reservations } from "../router/reservations.ts";
-import { createRouteMetrics } from "../router/route_metrics.ts";
+import { createRouteMetrics, observeWorkers } from "../router/route_metrics.ts";
 import { Selector } from "../router/selector.ts";
 import { WorkerChoice } from "../router/worker_choice.ts";
 import { WorkerWait } from "../router/worker_wait.ts";
@@ -74,6 +74,7 @@ export async function hostPool(options: HostPoolOptions): Promise<HostedService>
   const load = new LoadBook(inherited);
   const sessions = new SessionAffinity({ clock, ttlMs: config.sessionTtlMs });
   const metrics = createRouteMetrics(options.metrics, name, load);
+  observeWorkers(options.metrics, name, () => members.list());
   const choice = new WorkerChoice({
     ...config,
     clock,

@@ -33,7 +33,10 @@ export interface Gauge {
   with(labels: Labels): BoundGauge;
   /** Forgets one series, e.g. of a worker that is gone. */
   remove(labels: Labels): void;
-  /** Calls `read` at each scrape, after forgetting all series; it sets those that exist now. */
+  /**
+   * Calls `read` at each scrape, after forgetting all series; it sets those that exist now. Of several
+   * readers each adds its own.
+   */
   collect(read: (gauge: Gauge) => void): void;
 }
 
@@ -122,6 +125,7 @@ export function createMetrics(options: MetricsOptions = {}): Metrics {
       once("gauge", name, labelNames, () => {
         const inner = new prom.Gauge({ name, help, labelNames, registers: [registry] });
         const bounded = bound(labelNames, maxSeries);
+        const readers: ((gauge: Gauge) => void)[] = [];
         const gauge: Gauge = {
           set: (value, labels) => inner.set(bounded.admit(labels), value),
           add: (delta, labels) => inner.inc(bounded.admit(labels), delta),
@@ -134,10 +138,11 @@ export function createMetrics(options: MetricsOptions = {}): Metrics {
             bounded.forget(labels);
           },
           collect: (read) => {
+            if (readers.push(read) > 1) return;
             refreshers.push(() => {
               inner.reset();
               bounded.forgetAll();
-              read(gauge);
+              for (const one of readers) one(gauge);
             });
           },
         };

@@ -2,6 +2,7 @@
  * Asks each worker of a pool, again and again, whether it is well.
  */
 
+import { messageOf } from "../errors.ts";
 import type { Clock, Http } from "../runtime/runtime.ts";
 import type { PoolWorker } from "./pool_worker.ts";
 
@@ -55,8 +56,10 @@ export class HealthProbe {
       const response = await http.fetch(url + path, { signal: late.signal, redirect: "manual" });
       await response.body?.cancel();
       return response.ok ? undefined : `the probe was answered ${response.status}`;
-    } catch {
-      return late.signal.aborted ? "the probe was not answered in time" : "the probe failed";
+    } catch (error) {
+      return late.signal.aborted
+        ? "the probe was not answered in time"
+        : `the probe failed: ${messageOf(error)}`;
     } finally {
       cancel();
       this.#stop.signal.removeEventListener("abort", abort);

@@ -79,7 +79,7 @@ export class PoolMembers {
   async add(spec: MemberSpec, isReady = true): Promise<void> {
     this.remove(spec.id);
     const { clock, log, maxInflight, probeFailures } = this.#options;
-    const worker = new PoolWorker({ ...spec, clock, maxInflight, probeFailures });
+    const worker = new PoolWorker({ ...spec, clock, log, maxInflight, probeFailures });
     worker.listedReady = isReady;
     this.#workers.set(spec.id, worker);
     spec.target.onRetire(() => {

@@ -5,6 +5,7 @@
  * again. One that fails its probes is left out until it passes one. It costs only itself.
  */
 
+import type { Log } from "../observe/log.ts";
 import type { Target } from "../proxy/target.ts";
 import type { Clock } from "../runtime/runtime.ts";
 
@@ -17,6 +18,7 @@ export interface PoolWorkerOptions {
   readonly url: string;
   readonly target: Target;
   readonly clock: Clock;
+  readonly log: Log;
   /** Most leases at a time; no limit when absent. */
   readonly maxInflight?: number | undefined;
   /** Failed probes in a row that make it ill. */
@@ -35,6 +37,8 @@ export class PoolWorker {
   #pauseMs = 0;
   #pausedUntil = 0;
   #failedProbes = 0;
+  /** Somebody was told that it is ill, and not yet that it is well again. */
+  #isSaidIll = false;
   #lastError: string | undefined;
 
   constructor(options: PoolWorkerOptions) {
@@ -70,6 +74,7 @@ export class PoolWorker {
     this.#lastError = reason;
     this.#pauseMs = Math.min(MAX_PAUSE_MS, Math.max(FIRST_PAUSE_MS, this.#pauseMs * 2));
     this.#pausedUntil = this.#options.clock.monotonic() + this.#pauseMs;
+    this.#tell();
   }
 
   /** It answered a request. */
@@ -77,6 +82,7 @@ export class PoolWorker {
     this.#pauseMs = 0;
     this.#pausedUntil = 0;
     this.#lastError = undefined;
+    if (this.#isSaidIll) this.#tell();
   }
 
   /** What a probe found: undefined when it is well. Being reachable ends a pause for not being so. */
@@ -84,10 +90,22 @@ export class PoolWorker {
     if (error !== undefined) {
       this.#failedProbes += 1;
       this.#lastError = error;
+      this.#tell();
       return;
     }
     const wasIll = this.#failedProbes > 0;
     this.#failedProbes = 0;
     if (wasIll || this.#lastError === "upstream_connect_failed") this.answered();
+  }
+
+  /** Logs each change once: a pause that is over does not make it well, an answer does. */
+  #tell(): void {
+    const isIll = !this.healthy;
+    if (isIll === this.#isSaidIll || (!isIll && this.#lastError !== undefined)) return;
+    this.#isSaidIll = isIll;
+    const { log } = this.#options;
+    const { id: worker, url } = this;
+    if (isIll) log.warn("worker_ill", { worker, url, reason: this.#lastError });
+    else log.info("worker_well", { worker, url });
   }
 }

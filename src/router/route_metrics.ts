@@ -4,6 +4,7 @@
 
 import type { Metrics } from "../observe/metrics.ts";
 import type { LoadBook } from "./load.ts";
+import type { PoolWorker } from "./pool_worker.ts";
 
 export interface RouteMetrics {
   /** A worker was chosen, and why. */
@@ -57,7 +58,17 @@ export function createRouteMetrics(
       "and predicted for just those answers that reported.",
     ["service", "source"],
   );
-  loadGauge(metrics).set(service, load);
+  metrics.gauge(
+    "baton_route_load",
+    "What a worker is busy with: prefill_tokens, decode_blocks, requests.",
+    ["service", "worker", "kind"],
+  ).collect((gauge) => {
+    for (const { worker, prefillTokens, decodeBlocks, requests } of load.loads()) {
+      gauge.add(prefillTokens, { service, worker, kind: "prefill_tokens" });
+      gauge.add(decodeBlocks, { service, worker, kind: "decode_blocks" });
+      gauge.add(requests, { service, worker, kind: "requests" });
+    }
+  });
   return {
     decided: (reason) => decisions.inc({ service, reason }),
     refused: (code) => refusals.inc({ service, code }),
@@ -74,26 +85,17 @@ export function createRouteMetrics(
   };
 }
 
-/** Pools by name, for each registry: one gauge serves them all, read when it is asked. */
-const pools = new WeakMap<Metrics, Map<string, Pick<LoadBook, "loads">>>();
-
-function loadGauge(metrics: Metrics): Map<string, Pick<LoadBook, "loads">> {
-  const known = pools.get(metrics);
-  if (known !== undefined) return known;
-  const books = new Map<string, Pick<LoadBook, "loads">>();
-  pools.set(metrics, books);
+/** Which workers of a pool are well; `workers` is read at each scrape. */
+export function observeWorkers(
+  metrics: Metrics,
+  service: string,
+  workers: () => Iterable<Pick<PoolWorker, "id" | "healthy">>,
+): void {
   metrics.gauge(
-    "baton_route_load",
-    "What a worker is busy with: prefill_tokens, decode_blocks, requests.",
-    ["service", "worker", "kind"],
+    "baton_route_worker_healthy",
+    "1 for a worker that seems to be well, 0 for one that is left out.",
+    ["service", "worker"],
   ).collect((gauge) => {
-    for (const [service, book] of books) {
-      for (const { worker, prefillTokens, decodeBlocks, requests } of book.loads()) {
-        gauge.add(prefillTokens, { service, worker, kind: "prefill_tokens" });
-        gauge.add(decodeBlocks, { service, worker, kind: "decode_blocks" });
-        gauge.add(requests, { service, worker, kind: "requests" });
-      }
-    }
+    for (const { id, healthy } of workers()) gauge.set(healthy ? 1 : 0, { service, worker: id });
   });
-  return books;
 }

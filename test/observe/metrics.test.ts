@@ -72,6 +72,16 @@ test("a gauge that is collected shows what exists at the scrape and nothing olde
   assert.equal(await samples(metrics, "leases"), ['leases{worker="b"} 2']);
 });
 
+test("of several who read one gauge each adds its own", async () => {
+  const metrics = createMetrics();
+  for (const service of ["a", "b"]) {
+    metrics.gauge("builds", "Builds.", ["service"]).collect((gauge) => gauge.set(1, { service }));
+  }
+  const both = ['builds{service="a"} 1', 'builds{service="b"} 1'];
+  assert.equal(await samples(metrics, "builds"), both);
+  assert.equal(await samples(metrics, "builds"), both, "each time");
+});
+
 test("label values are escaped, whatever they hold", async () => {
   const metrics = createMetrics();
   metrics.counter("x_total", "X.", ["name"]).inc({ name: 'a"b\\c\nd' });

@@ -87,10 +87,10 @@ test("T11: the worker sees the client leave also where the answer is no stream",
   }, { worker: { decodeMsPerToken: 20 } });
 });
 
-test("a worker that fails its probes is left out until it passes one", async () => {
+test("a worker that fails its probes is left out until it passes one, and the log says so", async () => {
   const ill = await startServer(500);
   try {
-    await withPool(1, async ({ ask, pool, stats }) => {
+    await withPool(1, async ({ ask, pool, stats, metric, baton }) => {
       const isHealthy = async (): Promise<boolean> =>
         (await pool()).find(({ worker }) => worker === "ill")?.healthy === true;
       await until(async () => !await isHealthy(), "the failed probes");
@@ -98,8 +98,17 @@ test("a worker that fails its probes is left out until it passes one", async () 
         assert.is((await ask({ prompt: tokens(n * 1_000, 64) })).status, 200);
       }
       assert.is(stats()[0]?.requests, 8);
+      const gauge = 'baton_route_worker_healthy{service="chat",worker="ill"}';
+      assert.is(await metric(gauge), 0);
       ill.state.status = 200;
       await until(isHealthy, "a probe that passes");
+      assert.is(await metric(gauge), 1);
+      const told = () => baton.log.filter(({ event }) => /^worker_(ill|well)$/.test(event));
+      await until(() => told().length === 2, "both lines");
+      assert.equal(
+        told().map(({ event, worker, reason }) => [event, worker, reason]),
+        [["worker_ill", "ill", "the probe was answered 500"], ["worker_well", "ill", undefined]],
+      );
     }, {
       pool: { health: { path: "/health", intervalMs: 100, failures: 2 } },
       extraWorkers: [{ id: "ill", url: ill.url }],
