@@ -2,6 +2,7 @@
  * Calls to a Kubernetes API server from inside a pod, with nothing but HTTP.
  */
 
+import { LimitedBytesTransformStream, toText } from "@std/streams";
 import type { Runtime } from "../runtime/runtime.ts";
 import { patientReader } from "../streams/patient_reader.ts";
 
@@ -67,9 +68,8 @@ export class KubeClient {
   /** A whole JSON answer. */
   json(path: string, signal: AbortSignal): Promise<unknown> {
     return this.get(path, signal, async (response) => {
-      let text = "";
-      for await (const piece of this.#text(response, MAX_LIST_BYTES, signal)) text += piece;
-      return JSON.parse(text) as unknown;
+      const limit = new LimitedBytesTransformStream(MAX_LIST_BYTES, { error: true });
+      return JSON.parse(await toText(this.#body(response, signal).pipeThrough(limit))) as unknown;
     });
   }
 
@@ -93,30 +93,27 @@ export class KubeClient {
     });
   }
 
-  /** A body piece by piece. A server that falls silent in the middle may be gone. */
-  async *#text(response: Response, maxBytes: number, signal: AbortSignal) {
+  /** A server that falls silent in the middle of an answer may be gone. */
+  #body(response: Response, signal: AbortSignal): ReadableStream<Uint8Array> {
     if (response.body === null) throw new Error("an answer without a body");
     const { clock } = this.#options.runtime;
-    const limits = { clock, idleTimeoutMs: this.#timeoutMs, maxBytes, signal };
-    const decoder = new TextDecoder();
-    for await (const chunk of patientReader(response.body, limits)) {
-      yield decoder.decode(chunk, { stream: true });
-    }
+    const bounds = { clock, idleTimeoutMs: this.#timeoutMs, signal };
+    return ReadableStream.from(patientReader(response.body, bounds));
   }
 
   /** The `message` of a Status object, or the start of whatever came. */
   async #reason(response: Response, signal: AbortSignal): Promise<string> {
-    let text = "";
     try {
-      for await (const piece of this.#text(response, MAX_ERROR_BYTES, signal)) text += piece;
+      const limit = new LimitedBytesTransformStream(MAX_ERROR_BYTES);
+      const text = await toText(this.#body(response, signal).pipeThrough(limit));
       const status: unknown = JSON.parse(text);
       if (typeof status === "object" && status !== null && "message" in status) {
         return String(status.message);
       }
+      return text.slice(0, 200);
     } catch {
-      if (text === "") return response.statusText;
+      return response.statusText;
     }
-    return text.slice(0, 200);
   }
 
   #base(): string {
