@@ -73,6 +73,22 @@ test("scripts that a page names exist", () => {
   assert.equal(missing, []);
 });
 
+test("the figures of the README are those of the page on performance", () => {
+  const page = read("docs/performance.md");
+  let figures = 0;
+  for (const [row] of read("README.md").matchAll(/^\|.*`scripts\/bench [^|]*\|$/gm)) {
+    const cells = row.replace(/`[^`]*`/g, "").split("|").slice(1, -2);
+    for (const [figure] of cells.join("|").matchAll(/\d+(,\d{3})*(\.\d+)?/g)) {
+      figures += 1;
+      assert.ok(
+        new RegExp(`(?<![\\d.,])${figure}(?![\\d]|[.,]\\d)`).test(page),
+        `${figure}: ${row}`,
+      );
+    }
+  }
+  assert.ok(figures > 15, `${figures} figures`);
+});
+
 test("every dependency has its reason, and no other has one", () => {
   const { dependencies, devDependencies, optionalDependencies } = JSON.parse(read("package.json"));
   const used = Object.keys({ ...dependencies, ...devDependencies, ...optionalDependencies });
