@@ -3,12 +3,14 @@
  * the readiness condition, and whoever asks for the status.
  */
 
+import { messageOf } from "../errors.ts";
 import type { EventJournal } from "../observe/events.ts";
 import type { Log } from "../observe/log.ts";
 import type { Clock } from "../runtime/runtime.ts";
 import type { HeaderLine } from "./dump_format.ts";
 import type { FetchOutcome } from "./fetch_dump.ts";
 import type { RecoveryMetrics } from "./recovery_metrics.ts";
+import { RecoveryStopped } from "./recovery_patience.ts";
 import {
   type AttemptReport,
   isRecovered,
@@ -180,11 +182,16 @@ export class RecoveryLedger {
   fail(error: unknown): void {
     this.#stopTelling();
     this.#endedMs = this.#now();
-    const reason = error instanceof Error ? error.message : String(error);
+    const { log, events, setCondition } = this.#options;
+    const reason = messageOf(error);
     this.become("failed", reason);
-    this.#options.setCondition(false, reason);
-    this.#options.log.error("recovery_failed", { error });
-    this.#options.events.emit("recovery_failed", { reason });
+    setCondition(false, reason);
+    // Who stops us while we recover has his reasons: nothing has gone wrong.
+    const isStopped = error instanceof RecoveryStopped;
+    const event = isStopped ? "recovery_stopped" : "recovery_failed";
+    if (isStopped) log.info(event, { lanes: this.#lanes?.count() });
+    else log.error(event, { error });
+    events.emit(event, { reason });
   }
 
   status(): RecoveryStatus {

@@ -280,9 +280,10 @@ test("kv 26, 39: told to stop while a dump comes in, it goes at once, and its po
     await until(() => asked > 0, "the request");
     assert.is((await ready(joiner)).ready, false);
     assert.is(await joiner.stop(), 0);
-    assert.not(
-      joiner.log.some(({ event, state }) => event === "recovery_finished" && state !== "failed"),
+    const ends = joiner.log.filter(({ event }) =>
+      /^recovery_(finished|stopped|failed)$/.test(event)
     );
+    assert.equal(ends.map(({ event, level }) => [event, level]), [["recovery_stopped", "info"]]);
     const taken = createServer();
     const { hostname, port } = new URL(joiner.peer ?? "");
     await new Promise<void>((resolve, reject) => {

@@ -167,6 +167,8 @@ test("kv 26: stopped during an attempt or a pause: fails, and is never ready", a
     assert.match(await loop.run(), /failed: RecoveryStopped/);
     assert.is(loop.recovery.recovered, false);
     assert.is(loop.conditions.some(({ ok }) => ok), false);
+    assert.equal(loop.log.filter(({ level }) => level === "error"), [], "nothing has gone wrong");
+    assert.is(loop.log.filter(({ event }) => event === "recovery_stopped").length, 1);
   }
 });
 
