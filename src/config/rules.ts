@@ -3,6 +3,7 @@
  */
 
 import type { Address } from "../runtime/runtime.ts";
+import type { PoolConfig } from "./pool.ts";
 import type { Problem } from "./problems.ts";
 import type { Config } from "./schema.ts";
 import { mountsOf } from "./service.ts";
@@ -59,6 +60,7 @@ function* poolRules(config: Config): Iterable<Problem> {
       };
     }
     partitions.set(partition, name);
+    yield* replayRules(`services.${name}.pool.workers`, pool.workers);
     if ("versions" in pool.workers) {
       const wanted = pool.workers.versions;
       if (config.services[wanted]?.versions === undefined) {
@@ -90,6 +92,31 @@ function* poolRules(config: Config): Iterable<Problem> {
         }
         listened.set(worker.id, name);
       }
+    }
+  }
+}
+
+/** What is missed is asked for where it is listened to: replays alone bring nothing. */
+function* replayRules(key: string, workers: PoolConfig["workers"]): Iterable<Problem> {
+  const needed = (replay: string, events: string): Problem => ({
+    key: `${key}${replay}`,
+    allowed: `only together with ${events}, whose missed events are asked for there`,
+  });
+  if (Array.isArray(workers)) {
+    for (const [at, { kvEvents, replay }] of workers.entries()) {
+      if (replay !== undefined && kvEvents === undefined) {
+        yield needed(`[${at}].replay`, "kvEvents");
+      }
+    }
+  } else if ("versions" in workers) {
+    const { kvEventsPortOffset, replayPortOffset } = workers;
+    if (replayPortOffset !== undefined && kvEventsPortOffset === undefined) {
+      yield needed(".replayPortOffset", "kvEventsPortOffset");
+    }
+  } else {
+    const { kvEventsPort, replayPort } = workers.kubernetes;
+    if (replayPort !== undefined && kvEventsPort === undefined) {
+      yield needed(".kubernetes.replayPort", "kvEventsPort");
     }
   }
 }

@@ -27,6 +27,8 @@ export class LineRefused extends Error {
 type Fields = { readonly [key: string]: Json };
 
 const MAX_NAME = 512;
+const MOST_U32 = 2 ** 32 - 1;
+const A_HASH = "a 64-bit integer: a number, or text in decimal or after 0x";
 
 /** Reads a line. Throws `LineRefused`. `blockSizeOf` gives a known partition's block size, or 0. */
 export function readEventLine(
@@ -51,8 +53,8 @@ export function readEventLine(
   };
   const blockSize = fields["block_size"] === undefined || fields["block_size"] === null
     ? undefined
-    : whole(fields["block_size"], "block_size");
-  const seq = optional(fields["seq"], "seq");
+    : whole(fields["block_size"], "block_size", 1);
+  const seq = sequence(fields["seq"]);
   const epoch = fields["epoch"];
   if (epoch !== undefined && epoch !== null && typeof epoch !== "string") {
     throw new LineRefused("epoch is not text");
@@ -137,16 +139,23 @@ function name(fields: Fields, keys: readonly string[]): string | undefined {
   return undefined;
 }
 
-function whole(value: Json, field: string): number {
-  if (typeof value === "number" && Number.isInteger(value) && value >= 0 && value < 2 ** 32) {
+function whole(value: Json, field: string, least = 0): number {
+  if (typeof value === "number" && Number.isInteger(value) && value >= least && value <= MOST_U32) {
     return value;
   }
-  throw new LineRefused(`${field} is not a whole number`);
+  throw new LineRefused(`${field} is not a whole number from ${least} to ${MOST_U32}`);
+}
+
+/** A batch's number, which unlike a hash is never one with a sign. */
+function sequence(value: Json | undefined): bigint | undefined {
+  if (value === undefined || value === null) return undefined;
+  const seq = Number(value) < 0 ? undefined : toU64(value);
+  return seq ?? refuse("seq is not a whole number from 0 to 2^64 - 1");
 }
 
 function optional(value: Json | undefined, field: string): bigint | undefined {
   if (value === undefined || value === null) return undefined;
-  return toU64(value) ?? refuse(`${field} is not a 64-bit number`);
+  return toU64(value) ?? refuse(`${field} is not ${A_HASH}`);
 }
 
 function hashes(value: Json | undefined, field: string): BigUint64Array {
@@ -154,7 +163,7 @@ function hashes(value: Json | undefined, field: string): BigUint64Array {
   const list: readonly Json[] = value;
   const out = new BigUint64Array(list.length);
   for (let i = 0; i < list.length; i++) {
-    out[i] = toU64(list[i]) ?? refuse(`${field} has something that is not a 64-bit number`);
+    out[i] = toU64(list[i]) ?? refuse(`${field} has something that is not ${A_HASH}`);
   }
   return out;
 }

@@ -277,6 +277,24 @@ test("a pool of generations names a service that has versions", () => {
   assert.match(problems({ services })[0] ?? "", "the name of a service that has versions");
 });
 
+test("replays without the events that they fill up are refused, wherever workers come from", () => {
+  const versions = { mount: "/v", versions: { oracle: "file:./versions.json" } };
+  const told = (workers: unknown) =>
+    problems({ services: { a: { mount: "/", pool: { model: "m", workers } }, v: versions } });
+  const worker = { id: "0", url: "http://127.0.0.1:9000", replay: "tcp://127.0.0.1:5558" };
+  const cluster = { service: "w", port: "http", replayPort: "replay" };
+  const [list] = told([worker]);
+  assert.match(list ?? "", "services.a.pool.workers[0].replay");
+  assert.match(list ?? "", "only together with kvEvents");
+  const [offsets] = told({ versions: "v", replayPortOffset: 2 });
+  assert.match(offsets ?? "", "workers.replayPortOffset");
+  assert.match(offsets ?? "", "only together with kvEventsPortOffset");
+  const [ports] = told({ kubernetes: cluster });
+  assert.match(ports ?? "", "workers.kubernetes.replayPort");
+  assert.match(ports ?? "", "only together with kvEventsPort");
+  assert.equal(told([{ ...worker, kvEvents: "tcp://127.0.0.1:5557" }]), []);
+});
+
 test("two workers of a pool cannot have one id", () => {
   const worker = { id: "0", url: "http://127.0.0.1:1" };
   const pool = { model: "m", workers: [worker, worker] };

@@ -168,8 +168,11 @@ test("what is wrong with a line is said in words", () => {
     [line({ seq_hashes: [1, 1], token_ids: [1, 2, 3, 4] }), /twice/],
     [line({ parent_hash: 1 }), /its own parent/],
     [line({ tokens_hashes: [1, 2] }), /differ in length/],
-    [line({ dp_rank: -1 }), /dp_rank/],
-    [line({ seq: "x" }), /seq/],
+    [line({ dp_rank: -1 }), /dp_rank is not a whole number from 0 to 4294967295/],
+    [line({ block_size: 0 }), /block_size is not a whole number from 1 /],
+    ...["x", -1, "-1", 1.5, 1e300, "18446744073709551616", [1]].map(
+      (seq): [unknown, RegExp] => [line({ seq }), /seq is not a whole number from 0 to 2\^64 - 1/],
+    ),
     [line({ epoch: 5 }), /epoch/],
     [line({ medium: 5 }), /medium/],
     [line({ worker: "x".repeat(600) }), /too long/],
