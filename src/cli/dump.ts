@@ -12,6 +12,7 @@ import { reach } from "./admin_client.ts";
 import { type Arguments, UsageError } from "./arguments.ts";
 import { EXIT, type Verb } from "./verb.ts";
 
+/** Lines of Baton's dumps are short; that of another program may be all in one. */
 const MAX_LINE_BYTES = 256 * 1024 * 1024;
 
 export const dump: Verb = {

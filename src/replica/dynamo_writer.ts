@@ -1,5 +1,6 @@
 /**
- * Writes Dynamo's dump: one JSON object, `{"<model>:<group>":{"block_size":n,"events":[...]}}`.
+ * Writes Dynamo's dump: one JSON object, `{"<model>:<group>":{"block_size":n,"events":[...]}}`, with
+ * each event on a line of its own, so that it can be read and printed a line at a time.
  *
  * Each event is a `stored` event with a made-up id, parents before children, so that a Dynamo
  * replica can recover from us. The shape has no cursor, no epoch, no decoder state and no copies:
@@ -49,7 +50,7 @@ export async function* dynamoSlices(
       if (cut === undefined) continue;
       source.onLane?.(cut);
       for (const text of eventTexts(cut, () => eventId++)) {
-        out.text(firstEvent ? text : `,${text}`);
+        out.text(firstEvent ? text : `,\n${text}`);
         firstEvent = false;
         if (out.length >= SLICE_BYTES) yield out.take();
       }

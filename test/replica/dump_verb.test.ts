@@ -31,6 +31,8 @@ test("prints a replica's dump, in either shape", async () => {
   );
   const dynamo = await runVerb(["dump", replica.url, "--dynamo"]);
   assert.match(dynamo.stdout, /^{"model:default":{"block_size":4,"events":\[/);
+  const events = JSON.parse(dynamo.stdout)["model:default"].events as unknown[];
+  assert.is(dynamo.stdout.trim().split("\n").length, events.length, "a line for each event");
   await replica.close();
 });
 
