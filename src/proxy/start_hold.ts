@@ -19,8 +19,8 @@ export interface StartHoldOptions {
 /** `released`: look again whether the host lets it in; `left`: its client is gone. */
 export type StartHoldEnd = "released" | "timeout" | "left";
 
-/** What a connection may have read of a body that nobody takes yet. */
-const READ_AHEAD_BYTES = 65_536;
+/** What a connection may have read of a body that nobody takes yet: a read above 64 KiB. */
+const READ_AHEAD_BYTES = 65_536 + 262_144;
 
 export class StartHold {
   readonly #options: StartHoldOptions;
@@ -38,7 +38,7 @@ export class StartHold {
   /** Keeps the exchange for up to `ms`; undefined when it may not wait. Never rejects. */
   wait(exchange: Exchange, ms: number): Promise<StartHoldEnd> | undefined {
     const { after, maxRequests = 10_000, maxBytes = 67_108_864 } = this.#options;
-    const bytes = bytesOf(exchange);
+    const bytes = heldBytes(exchange);
     if (ms <= 0 || this.#waiting.size >= maxRequests || this.#bytes + bytes > maxBytes) {
       return undefined;
     }
@@ -62,7 +62,8 @@ export class StartHold {
   }
 }
 
-function bytesOf(exchange: Exchange): number {
+/** What a request that waits may keep in memory. */
+export function heldBytes(exchange: Exchange): number {
   let bytes = exchange.target.length;
   for (const part of exchange.headers) bytes += part.length;
   const length = Number(exchange.header("content-length") ?? 0);

@@ -11,6 +11,7 @@ import { BatonError } from "../errors.ts";
 import type { Exchange, Forward } from "../proxy/exchange.ts";
 import { pathGuard, segmentBehind, stripMount } from "../proxy/path.ts";
 import type { Service } from "../proxy/routes.ts";
+import { heldBytes } from "../proxy/start_hold.ts";
 import type { Target } from "../proxy/target.ts";
 import { upstreamFailure } from "../proxy/upstream_failure.ts";
 import type { Clock } from "../runtime/runtime.ts";
@@ -36,8 +37,6 @@ export interface VersionsServiceOptions {
 /** Pauses before the next try at a generation that refused a connection; then it is given up. */
 const CONNECT_PAUSES_MS = [10, 50, 150, 400];
 const PROCESS = "the version's process";
-/** What a listener may have read of a body that nobody takes yet. */
-const READ_AHEAD_BYTES = 65_536;
 
 export class VersionsService implements Service {
   readonly name: string;
@@ -129,7 +128,7 @@ export class VersionsService implements Service {
     const until = untilMs ?? nowMs + outlook.timeoutMs;
     const end = await holds.wait({
       version: worker.name,
-      bytes: bytesOf(exchange),
+      bytes: heldBytes(exchange),
       timeoutMs: until - nowMs,
       onLeave: (listener) => exchange.onAbort(listener),
     });
@@ -159,13 +158,6 @@ export class VersionsService implements Service {
 
 function prefixOf(mount: string, version: string): string {
   return mount === "/" ? `/${version}` : `${mount}/${version}`;
-}
-
-function bytesOf(exchange: Exchange): number {
-  let bytes = exchange.target.length;
-  for (const part of exchange.headers) bytes += part.length;
-  const length = Number(exchange.header("content-length") ?? 0);
-  return bytes + (Number.isFinite(length) ? Math.min(length, READ_AHEAD_BYTES) : 0);
 }
 
 function unknownVersion(version: string): BatonError {
