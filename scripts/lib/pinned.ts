@@ -114,46 +114,78 @@ export async function untilListening(port: number): Promise<void> {
   }
 }
 
-export interface WrkResult {
+export interface LoadResult {
   readonly requests: number;
   readonly rps: number;
+  /** NaN with HTTP/2: h2load does not tell. */
   readonly p50Ms: number;
   readonly p99Ms: number;
   readonly failed: number;
 }
 
+/** What to ask, and how. */
+export interface Load {
+  readonly connections: number;
+  readonly seconds: number;
+  /** Default `/x`. */
+  readonly path?: string;
+  readonly headers?: readonly string[];
+  readonly tls?: boolean;
+  /** A file in Lua that makes the requests; GET without it. */
+  readonly script?: string;
+}
+
 /** Runs wrk on a core against a port. */
-export async function wrk(
-  core: number,
-  port: number,
-  options: {
-    readonly connections: number;
-    readonly seconds: number;
-    /** A file in Lua that makes the requests; GET without it. */
-    readonly script?: string;
-  },
-): Promise<WrkResult> {
-  const run = spawn("taskset", [
-    "-c",
-    String(core),
+export async function wrk(core: number, port: number, load: Load): Promise<LoadResult> {
+  const { connections, seconds, script, path = "/x", headers = [], tls = false } = load;
+  const text = await outputOf(core, [
     "wrk",
     "-t1",
-    `-c${options.connections}`,
-    `-d${options.seconds}s`,
+    `-c${connections}`,
+    `-d${seconds}s`,
     "--latency",
-    ...(options.script === undefined ? [] : ["-s", options.script]),
-    `http://127.0.0.1:${port}/x`,
-  ], { stdio: ["ignore", "pipe", "pipe"] });
-  let text = "";
-  run.stdout.on("data", (chunk) => (text += chunk));
-  run.stderr.on("data", (chunk) => (text += chunk));
-  await once(run, "exit");
+    ...headers.flatMap((header) => ["-H", header]),
+    ...(script === undefined ? [] : ["-s", script]),
+    `${tls ? "https" : "http"}://127.0.0.1:${port}${path}`,
+  ]);
   const requests = Number(/(\d+) requests in/.exec(text)?.[1] ?? NaN);
   const rps = Number(/Requests\/sec:\s+([\d.]+)/.exec(text)?.[1] ?? NaN);
   const bad = Number(/Non-2xx or 3xx responses: (\d+)/.exec(text)?.[1] ?? 0);
   const errors = /Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)/.exec(text);
   const failed = bad + (errors?.slice(1).reduce((sum, count) => sum + Number(count), 0) ?? 0);
   return { requests, rps, p50Ms: latency(text, "50%"), p99Ms: latency(text, "99%"), failed };
+}
+
+/** Runs h2load on a core against a port, in the clear. */
+export async function h2load(
+  core: number,
+  port: number,
+  { connections, seconds, path = "/x" }: Load,
+  streams: number,
+): Promise<LoadResult> {
+  const text = await outputOf(core, [
+    "h2load",
+    `-c${connections}`,
+    `-m${streams}`,
+    `-D${seconds}`,
+    `http://127.0.0.1:${port}${path}`,
+  ]);
+  const rps = Number(/finished in [\d.]+\w+, ([\d.]+) req\/s/.exec(text)?.[1] ?? NaN);
+  const counts = /(\d+) succeeded, (\d+) failed, (\d+) errored/.exec(text);
+  const [requests = NaN, failed = NaN, errored = NaN] = counts?.slice(1).map(Number) ?? [];
+  return { requests, rps, p50Ms: NaN, p99Ms: NaN, failed: failed + errored };
+}
+
+/** All that a program says that runs on a core to its end. */
+async function outputOf(core: number, command: readonly string[]): Promise<string> {
+  const run = spawn("taskset", ["-c", String(core), ...command], {
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  let text = "";
+  run.stdout.on("data", (chunk) => (text += chunk));
+  run.stderr.on("data", (chunk) => (text += chunk));
+  await once(run, "close");
+  return text;
 }
 
 function latency(text: string, row: string): number {
