@@ -2,6 +2,7 @@
  * What a choice needs of a request's body, as plain data: it may come from another thread.
  */
 
+import { BatonError } from "../errors.ts";
 import type { LocalTokenizer } from "./local_tokenizer.ts";
 import { readOpenAiRequest } from "./openai_request.ts";
 
@@ -24,11 +25,18 @@ export interface PromptReading {
   readonly asksWorkers: boolean;
 }
 
-/** Throws `bad_request` for a body that is not a JSON object. */
-export function readPromptFacts(
-  body: Uint8Array,
-  { tokenizer, asksWorkers }: PromptReading,
-): PromptFacts {
+/** Throws `bad_request` for a body that is not a JSON object, or one that is nested too deeply. */
+export function readPromptFacts(body: Uint8Array, reading: PromptReading): PromptFacts {
+  try {
+    return factsOf(body, reading);
+  } catch (error) {
+    // What `JSON.parse` takes may be too deep for `JSON.stringify`, and for a chat template.
+    if (!(error instanceof RangeError)) throw error;
+    throw new BatonError("bad_request", "the body is nested too deeply");
+  }
+}
+
+function factsOf(body: Uint8Array, { tokenizer, asksWorkers }: PromptReading): PromptFacts {
   const request = readOpenAiRequest(body);
   const { model, session, salt } = request;
   const local = request.tokens === undefined ? tokenizer?.tokens(request) : undefined;
