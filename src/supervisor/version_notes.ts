@@ -15,6 +15,8 @@ export interface NotedVersion {
   readonly quarantined: readonly QuarantineEntry[];
   readonly operator: OperatorEntry;
   readonly lastError: { readonly message: string; readonly at: number } | undefined;
+  /** How long its next start is put off, after crashes. */
+  readonly backoffLeftMs: number;
   /** When what serves came into service, ms since 1970: older errors are over. */
   readonly servingSince: number | undefined;
 }
@@ -31,7 +33,9 @@ export function versionNotes(version: NotedVersion): string[] {
   if (blocked !== undefined) notes.push(blockedNote(version, blocked));
   const isNew = lastError !== undefined && lastError.at > (version.servingSince ?? -Infinity);
   if (isNew && lastError.message !== blocked?.message) {
-    notes.push(`${lastError.message} (${iso(lastError.at)})`);
+    const wait = Math.ceil(version.backoffLeftMs / 1000);
+    const next = wait > 0 ? `; it is started again in ${wait} s` : "";
+    notes.push(`${lastError.message} (${iso(lastError.at)})${next}`);
   }
   const why = operator.reason === undefined ? "" : ` (${operator.reason})`;
   if (operator.paused) {

@@ -70,7 +70,7 @@ export interface DrainStatus {
   readonly cut: number;
 }
 
-export function generationStatus(
+function generationStatus(
   generation: Generation,
   nowMs: number,
   staleMs: number,
@@ -154,6 +154,7 @@ export function versionStatus(
       quarantined: parts.quarantined,
       operator: parts.operator,
       lastError,
+      backoffLeftMs,
       servingSince: worker.current?.since,
     }),
     generations: parts.generations.map((one) => generationStatus(one, parts.nowMs, parts.staleMs)),

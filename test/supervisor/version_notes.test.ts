@@ -17,6 +17,7 @@ const notes = (version: Partial<NotedVersion>): string[] =>
     quarantined: [],
     operator: {},
     lastError: undefined,
+    backoffLeftMs: 0,
     servingSince: 1_000,
     ...version,
   });
@@ -61,6 +62,7 @@ test("any other error is told with its time, once", () => {
   const said = ["the disk is full (1970-01-01T00:00:02.000Z)"];
   assert.equal(notes({ lastError }), said);
   assert.equal(notes({ lastError, servingSince: undefined }), said, "nothing serves");
+  assert.equal(notes({ lastError, backoffLeftMs: 3_200 }), [`${said}; it is started again in 4 s`]);
 });
 
 test("what operators decided is told, with their reason and the way back", () => {
