@@ -202,32 +202,46 @@ test("a state folder whose programs another Baton runs ends the start with exit 
   });
 });
 
-test("status --watch and events --follow go on as long as Baton does", async () => {
+test("status --watch and events --follow see a restart of Baton through, and say so", async () => {
   const up = await upstream();
   await inScratch(async (folder) => {
-    const baton = await startBatonProcess(folder, plain(up.url));
-    const seen = { watch: "", follow: "" };
-    const watch = runBaton(["status", "--watch", "--json", "--admin", baton.admin], {
-      onOutput: (stdout) => (seen.watch = stdout),
+    const socket = `unix:${folder}/admin`;
+    const config = plain(up.url, { listen: { admin: socket } });
+    const first = await startBatonProcess(folder, config);
+    const enough = new AbortController();
+    const seen = { watch: ["", ""], follow: ["", ""] };
+    const watch = runBaton(["status", "--watch", "--json", "--admin", socket], {
+      signal: enough.signal,
+      onOutput: (...output) => (seen.watch = output),
     });
-    const follow = runBaton(["events", "--follow", "--admin", baton.admin], {
-      onOutput: (stdout) => (seen.follow = stdout),
+    const follow = runBaton(["events", "--follow", "--admin", socket], {
+      signal: enough.signal,
+      onOutput: (...output) => (seen.follow = output),
     });
-    await until(() => seen.watch !== "" && seen.follow !== "", "the first answers");
-    const held = fetch(`${baton.traffic}/slow`).then((response) => response.text());
+    const stdout = (of: keyof typeof seen) => seen[of][0] ?? "";
+    await until(() => stdout("watch") !== "" && stdout("follow") !== "", "the first answers");
+    const held = fetch(`${first.traffic}/slow`).then((response) => response.text());
     await until(() => up.held.length === 1, "the slow request");
-    baton.signal("SIGTERM");
-    await until(() => seen.watch.includes('"draining":true'), "the drain, as it is watched");
+    first.signal("SIGTERM");
+    await until(() => stdout("watch").includes('"draining":true'), "the drain, as it is watched");
     up.release();
     await held;
-    assert.is(await baton.exited, 0);
-    const watched = await watch;
-    assert.is(watched.code, 1, "nobody answers any more");
-    const views = watched.stdout.trim().split("\n").map((line) => JSON.parse(line));
-    assert.ok(views.some((view) => view.ready.draining), "it saw the drain");
-    const followed = await follow;
-    const kinds = followed.stdout.trim().split("\n").map((line) => JSON.parse(line).kind);
-    assert.ok(kinds.includes("host_state") && kinds.includes("host_stopped"), kinds.join(" "));
+    assert.is(await first.exited, 0);
+    await until(
+      () => [seen.watch, seen.follow].every(([, stderr]) => stderr?.includes("; asking again\n")),
+      "both say that nobody answers",
+    );
+    const before = stdout("watch").length;
+    const second = await startBatonProcess(folder, config);
+    await until(() => stdout("watch").slice(before).includes('"ready":true'), "the new status");
+    await until(() => stdout("follow").split('"to":"serving"').length === 3, "the new events");
+    enough.abort();
+    await watch;
+    const events = (await follow).stdout.trim().split("\n").map((line) => JSON.parse(line));
+    const ids = events.map(({ id }) => id);
+    assert.equal(ids, [...new Set(ids)].sort((a, b) => a - b), "each event once, in order");
+    assert.ok(events.some(({ kind }) => kind === "host_stopped"));
+    assert.is(await second.stop(), 0);
   });
   up.close();
 });
