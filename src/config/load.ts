@@ -53,7 +53,10 @@ export async function loadConfig(
   const config = parseConfig(file === undefined ? {} : file.value, environment, alone, writtenAs);
   const problems = await missingSecrets(runtime, config);
   if (problems.length > 0) throw new ConfigError(problems);
-  const warnings = [...warningsOf(environment, file?.path, alone), ...doubtsAbout(config)];
+  const warnings = [
+    ...warningsOf(environment, file?.path, alone),
+    ...doubtsAbout(config, environment),
+  ];
   return { config, path: file?.path, warnings };
 }
 
@@ -140,8 +143,15 @@ function warningsOf(
 }
 
 /** What is allowed and does not do what it seems to be there for. */
-function doubtsAbout(config: Config): readonly string[] {
-  return [...threadDoubts(config), ...versionDoubts(config)];
+function doubtsAbout(
+  config: Config,
+  environment: Readonly<Record<string, string>>,
+): readonly string[] {
+  return [
+    ...threadDoubts(config),
+    ...versionDoubts(config),
+    ...proxyDoubts(config, environment),
+  ];
 }
 
 function threadDoubts({ traffic: { workers }, listen }: Config): readonly string[] {
@@ -161,6 +171,19 @@ function versionDoubts(config: Config): readonly string[] {
       "starts once the one before has ended, and {peerPort} leads to nobody whose state it could take",
     ];
   });
+}
+
+function proxyDoubts(
+  config: Config,
+  environment: Readonly<Record<string, string>>,
+): readonly string[] {
+  const isFetched = Object.values(config.services).some(({ versions }) =>
+    versions !== undefined && !versions.oracle.startsWith("file:")
+  );
+  const set = ["ALL_PROXY", "all_proxy"].find((name) => named(environment, name) !== undefined);
+  return !isFetched || set === undefined
+    ? []
+    : [`${set} is for children only: oracles and artifacts take HTTPS_PROXY and HTTP_PROXY`];
 }
 
 function named(environment: Readonly<Record<string, string>>, name: string): string | undefined {

@@ -175,6 +175,20 @@ test("threads that cannot share the listener are a doubt, not an error", async (
   assert.is(await doubts({ traffic: "127.0.0.1:80" }), "");
 });
 
+test("a proxy variable that has no effect is a doubt, where something is fetched", async () => {
+  const load = async (oracle: string, variable: string) => {
+    const services = { app: { mount: "/", versions: { oracle } } };
+    const path = await file("proxy.json", JSON.stringify({ services }));
+    return (await loadConfig(withEnv({ [variable]: "socks5://p:1" }), { path })).warnings.join();
+  };
+  assert.match(
+    await load("https://o.test/v", "ALL_PROXY"),
+    /^ALL_PROXY is for children only: .*HTTP_/,
+  );
+  assert.match(await load("https://o.test/v", "all_proxy"), /^all_proxy is/);
+  assert.is(await load("file:./versions.json", "ALL_PROXY"), "");
+});
+
 test("a peer port for builds that may not overlap is a doubt, not an error", async () => {
   const load = async (versions: Record<string, unknown>) => {
     const services = {
