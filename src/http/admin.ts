@@ -55,6 +55,10 @@ export function createAdminApp(options: AdminOptions): Hono {
   app.get("/ui/:file", (context) => uiFile(options.ui.get(context.req.param("file"))));
   if (options.readToken !== undefined) app.use(requireToken(options.readToken));
 
+  app.use("/api/*", async (context, next) => {
+    await next();
+    context.header("cache-control", "no-store");
+  });
   app.route("/", lifecycle.routes());
   addVersionsApi(app, options.versions);
   app.get("/api/v1/workers", (context) => context.json({ workers: options.workers() }));

@@ -59,7 +59,7 @@ export function isSha256(value: string): boolean {
 export function parseCatalog(text: string, base: string): Catalog {
   let value: unknown;
   try {
-    value = JSON.parse(text);
+    value = parseListText(text);
   } catch (error) {
     throw new CatalogRefused(
       `not JSON: ${messageOf(error)}`,
@@ -81,6 +81,11 @@ export function parseCatalog(text: string, base: string): Catalog {
     ...(revision === undefined ? {} : { revision }),
     withdrawn: withdrawnOf(value.withdrawn, seen),
   };
+}
+
+/** The text's JSON; some editors put a byte order mark before it. */
+export function parseListText(text: string): unknown {
+  return JSON.parse(text.replace(/^\uFEFF/, ""));
 }
 
 function revisionOf(value: Record<string, unknown>): number | undefined {
@@ -192,7 +197,7 @@ function hashOf(name: string, field: unknown, checksum: string): string {
 }
 
 /** The same versions, in whatever order. */
-export function sameContent(a: Catalog, b: Catalog): boolean {
+function sameContent(a: Catalog, b: Catalog): boolean {
   const lines = (catalog: Catalog): string =>
     JSON.stringify([
       catalog.versions

@@ -76,12 +76,12 @@ type Action = (
 
 const ACTIONS: Readonly<Record<OperatorVerb, Action>> = {
   async pause(context, worker, options) {
-    const traffic = options.traffic === true;
     await context.memory.update(worker.name, {
-      ...(traffic ? { trafficPaused: true } : { paused: true }),
+      paused: true,
+      ...(options.traffic === true ? { trafficPaused: true } : {}),
       ...noted(context, options),
     });
-    return { paused: true, traffic };
+    return { paused: true, traffic: context.memory.of(worker.name).trafficPaused === true };
   },
 
   async resume(context, worker, options) {

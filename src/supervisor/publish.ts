@@ -10,7 +10,7 @@ import { messageOf } from "../errors.ts";
 import { ZipWriter } from "@zip.js/zip.js";
 import type { Runtime } from "../runtime/runtime.ts";
 import { FileMissing } from "../runtime/runtime.ts";
-import { CatalogRefused, isVersionName, parseCatalog } from "./catalog.ts";
+import { CatalogRefused, isVersionName, parseCatalog, parseListText } from "./catalog.ts";
 import { withFolderLock } from "./folder_lock.ts";
 import { parentOf } from "./state.ts";
 
@@ -188,7 +188,7 @@ async function readOracle(files: Runtime["files"], path: string): Promise<Oracle
       `${path} is not a valid list of versions, nothing was changed: ${messageOf(error)}`,
     );
   }
-  const { versions, ...rest } = JSON.parse(text) as Record<string, unknown> & {
+  const { versions, ...rest } = parseListText(text) as Record<string, unknown> & {
     versions: Record<string, unknown>[];
   };
   return { rest, versions };

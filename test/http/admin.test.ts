@@ -148,7 +148,11 @@ test("bad bodies of operators' calls are refused before the service sees them", 
 
 test("workers, peers and the recovery are what the rooms hand in", async () => {
   const { app } = admin();
-  const json = async (path: string) => await (await app.request(path)).json();
+  const json = async (path: string) => {
+    const answer = await app.request(path);
+    assert.is(answer.headers.get("cache-control"), "no-store", path);
+    return await answer.json();
+  };
   assert.equal(await json("/api/v1/workers"), { workers: [{ id: "0", lanes: [] }] });
   assert.equal(await json("/api/v1/peers"), { peers: [{ url: "http://10.0.0.2:8082" }] });
   assert.equal(await json("/api/v1/recovery"), { state: "recovered" });

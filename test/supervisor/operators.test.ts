@@ -53,7 +53,11 @@ test(
     await h.serves("v1", "one");
     await h.supervisor.control("v1", "pause", { traffic: true });
     const held = h.get("/v1/who");
-    await h.publish("v1", { id: "two" });
+    const two = await h.publish("v1", { id: "two" });
+    assert.match(h.supervisor.list()[0]?.goal ?? "", /^paused /, "no roll-out begins by itself");
+    assert.equal(await h.supervisor.control("v1", "pause"), { paused: true, traffic: true });
+    // An operator may swap meanwhile.
+    await h.supervisor.control("v1", "pin", { sha256: two.sha256 });
     await until(() => h.supervisor.targets()[0]?.generation === 2);
     await h.supervisor.control("v1", "resume");
     assert.match((await held).text, /^two /);

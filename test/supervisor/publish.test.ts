@@ -155,6 +155,17 @@ test("what else the list holds is kept, and revisions go up", async () => {
   });
 });
 
+test("a list with a byte order mark before it is a list, for publishers as for followers", async () => {
+  await publishing(async (one) => {
+    await one.run();
+    await writeFile(one.oracleFile, "\uFEFF" + await readFile(one.oracleFile, "utf8"));
+    const marked = await readFile(one.oracleFile, "utf8");
+    assert.is(parseCatalog(marked, `file:${one.oracleFile}`).versions.length, 1);
+    await one.run({ name: "v2" });
+    assert.equal((await one.list()).versions.map(({ name }) => name), ["v1", "v2"]);
+  });
+});
+
 test("a damaged list is not overwritten", async () => {
   await publishing(async (one) => {
     await mkdir(join(one.folder, "conf"));
