@@ -11,5 +11,3 @@ export const adminSchema = v.strictObject({
       "`listen.admin` is not a loopback address; `/ready`, `/drain` and `/metrics` need it too then.",
   )),
 });
-
-export type AdminConfig = v.InferOutput<typeof adminSchema>;

@@ -5,7 +5,7 @@
 import * as v from "valibot";
 import { flag, listenAddress, text, whole } from "./values.ts";
 
-export const tlsSchema = v.strictObject({
+const tlsSchema = v.strictObject({
   cert: text(
     "A PEM file with the certificate, then those that sign it. Read again when it changes.",
   ),
@@ -63,5 +63,3 @@ export const listenSchema = v.strictObject({
     false,
   ),
 });
-
-export type ListenConfig = v.InferOutput<typeof listenSchema>;

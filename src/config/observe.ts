@@ -25,6 +25,3 @@ export const eventsSchema = v.strictObject({
     4 * 1024 * 1024,
   ),
 });
-
-export type LogConfig = v.InferOutput<typeof logSchema>;
-export type EventsConfig = v.InferOutput<typeof eventsSchema>;

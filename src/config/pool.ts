@@ -8,7 +8,7 @@ import { flag, milliseconds, text, url, whole } from "./values.ts";
 const NAME = /^[^\s\p{C}]{1,256}$/u;
 
 /** One worker of a list. */
-export const workerSchema = v.strictObject({
+const workerSchema = v.strictObject({
   id: v.pipe(
     v.string("text without spaces"),
     v.trim(),

@@ -26,7 +26,7 @@ export class ConfigError extends Error {
   }
 }
 
-export function printProblem(problem: Problem): string {
+function printProblem(problem: Problem): string {
   return problem.value === undefined
     ? `${problem.key}: ${problem.allowed}`
     : `${problem.key} = ${problem.value}: allowed is ${problem.allowed}`;

@@ -21,5 +21,3 @@ export const shutdownSchema = v.strictObject({
     25 * 60_000,
   ),
 });
-
-export type ShutdownConfig = v.InferOutput<typeof shutdownSchema>;

@@ -167,5 +167,3 @@ export const trafficSchema = v.strictObject({
     {},
   ),
 });
-
-export type TrafficConfig = v.InferOutput<typeof trafficSchema>;

@@ -149,7 +149,7 @@ async function startThreads(
 }
 
 /** What of a listener is plain values. */
-export function trafficSettings(
+function trafficSettings(
   { traffic }: Pick<Config, "traffic">,
 ): TrafficSettings {
   return {

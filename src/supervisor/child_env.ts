@@ -12,18 +12,18 @@ import { isDevshardBinary } from "../config/versions.ts";
 import { parseSwitch } from "../config/versiond_values.ts";
 
 /** The child's loopback admin address; set only for a child that said it has such a listener. */
-export const ADMIN_ADDRESS_VARIABLE = "DEVSHARD_ADMIN_ADDR";
+const ADMIN_ADDRESS_VARIABLE = "DEVSHARD_ADMIN_ADDR";
 /** The build id that a child prints in its log lines. */
-export const LOG_VERSION_VARIABLE = "DEVSHARD_BINARY_LOG_VERSION";
+const LOG_VERSION_VARIABLE = "DEVSHARD_BINARY_LOG_VERSION";
 /** Whether the host runs several replicas over one database. */
-export const HA_VARIABLE = "GONKA_HA";
+const HA_VARIABLE = "GONKA_HA";
 
 /**
  * Where the generations before this one have their peer listeners, as a JSON list of `host:port`; set
  * for every child that gets a peer port, the first one included (`[]`). It is the environment's form
  * of a key that Baton itself has, so that a Baton under Baton needs nothing else.
  */
-export const PREDECESSORS_VARIABLE = "BATON_REPLICA_PREDECESSORS";
+const PREDECESSORS_VARIABLE = "BATON_REPLICA_PREDECESSORS";
 
 /** What a start knows; `undefined` where the child has no such thing. */
 export interface ChildStart {

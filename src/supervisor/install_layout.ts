@@ -15,7 +15,7 @@ import * as v from "valibot";
 import type { Clock, Files } from "../runtime/runtime.ts";
 import { FileMissing } from "../runtime/runtime.ts";
 
-export const RECORD_FILE = "install.json";
+const RECORD_FILE = "install.json";
 
 const recordSchema = v.object({
   archive_sha256: v.pipe(v.string(), v.nonEmpty(), v.toLowerCase()),

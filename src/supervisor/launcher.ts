@@ -201,7 +201,7 @@ export class Launcher {
 }
 
 /** `exit code 3`, `signal SIGKILL`, ... */
-export function describeExit(exit: { readonly code?: number; readonly signal?: string }): string {
+function describeExit(exit: { readonly code?: number; readonly signal?: string }): string {
   return exit.signal === undefined
     ? `exit code ${exit.code ?? "unknown"}`
     : `signal ${exit.signal}`;

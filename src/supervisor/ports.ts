@@ -57,11 +57,6 @@ export class PortPool {
     throw new PortsExhausted(`no free port in ${this.base}..${this.last}`);
   }
 
-  /** Marks a port as taken without asking the host: a child that was adopted holds it already. */
-  adopt(port: number): void {
-    if (isPort(port)) this.#taken.add(port);
-  }
-
   /** Gives a port back; anything that is not a port is ignored. */
   release(port: number | undefined): void {
     if (port !== undefined) this.#taken.delete(port);
@@ -89,13 +84,6 @@ export function osPortCheck(net: Net): (port: number) => Promise<boolean> {
       return false;
     }
   };
-}
-
-/** The port of a listen address such as `:8080` or `127.0.0.1:8080`; undefined if it has none. */
-export function portOf(address: string): number | undefined {
-  const match = /:(\d{1,5})$/.exec(address.trim());
-  const port = Number(match?.[1]);
-  return isPort(port) ? port : undefined;
 }
 
 function isPort(value: number): boolean {
