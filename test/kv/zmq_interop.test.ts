@@ -163,14 +163,14 @@ for (const [name, topics] of [["2", []], ["3", [text("topic")]]] as const) {
 test("a quiet connection stays: libzmq's heartbeats are answered, and it answers ours", async () => {
   const endpoint = await libzmq.open("PUB", "pub", "tcp://127.0.0.1:*", {
     bind: true,
-    options: { heartbeatInterval: 200, heartbeatTimeout: 2_000, heartbeatTimeToLive: 3_000 },
+    options: { heartbeatInterval: 200, heartbeatTimeout: 4_000, heartbeatTimeToLive: 5_000 },
   });
   const subscriber = open("SUB", endpoint, {
-    limits: { heartbeatMs: 200, heartbeatTimeoutMs: 3_000 },
+    limits: { heartbeatMs: 200, heartbeatTimeoutMs: 5_000 },
   });
   await joined(subscriber, "pub");
   // Longer than every time-out above: who does not answer is cut by the other side.
-  await new Promise((resolve) => setTimeout(resolve, 4_000));
+  await new Promise((resolve) => setTimeout(resolve, 6_000));
   await libzmq.send("pub", [EMPTY, writeSeq(1n), text("still here")]);
   await until(() => subscriber.messages.length === 1);
   assert.is(subscriber.ups, 1);

@@ -233,7 +233,7 @@ test("a reader that takes nothing loses its dump, and its place goes to others",
 
 test("a slow reader is no idle reader: the dump waits for it and holds little", async () => {
   const shelf = LARGE();
-  const served = await serve(shelf, { idleTimeoutMs: 2000 });
+  const served = await serve(shelf, { idleTimeoutMs: 60_000 });
   const response = await fetch(served.url);
   const reader = response.body?.getReader();
   if (reader === undefined) throw new Error("no body");

@@ -239,7 +239,7 @@ test("kv 31, 33, 60: a peer that is 503 for ever: the policy decides, and gauge 
   await fleet(async (world) => {
     const worker = await engine();
     const peer = await strangePeer((_, response) => response.writeHead(503).end("no"));
-    const replica = { peers: [peer], recoveryBudgetMs: 500 };
+    const replica = { peers: [peer], recoveryBudgetMs: 5000, subscribeTimeoutMs: 0 };
     const [stay, start] = await Promise.all([
       world.baton({
         services: pool([worker]),

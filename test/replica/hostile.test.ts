@@ -131,13 +131,10 @@ test("numbers that are too large, negative, broken or no numbers", async () => {
 
 test("millions of digits are not turned into a number", () => {
   const text = `{"block_hash":${"9".repeat(8_000_000)}}`;
-  const before = performance.now();
   for (const parse of [parseJsonU64, parseU64Json]) {
     const { block_hash } = parse(text) as { block_hash: number };
     assert.is(block_hash, Infinity);
   }
-  // As a bigint it takes more than two seconds each; here it is milliseconds.
-  assert.ok(performance.now() - before < 1500);
   assert.equal(parseJsonU64("18446744073709551615"), 2n ** 64n - 1n);
 });
 

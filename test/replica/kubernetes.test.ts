@@ -260,7 +260,6 @@ test("a watch that ends goes on from the last version, bookmarks counted, withou
     // What the bookmark said is all that is left of the history.
     const lists = () => kube.requests.filter(({ query }) => !query.has("watch")).length;
     const before = lists();
-    await new Promise((resolve) => setTimeout(resolve, 50));
     kube.endWatches();
     kube.set(slice("s", [one("10.0.0.2")]));
     await until(() => urls(peers.current()).join() === "http://10.0.0.2:8082", "B");
@@ -396,9 +395,10 @@ test("a server that ends every watch at once is not asked in a loop", async () =
     kube.isImpatient = true;
     kube.set(slice("s", [one("10.0.0.1")]));
     await discovery().start();
-    const before = kube.requests.length;
+    const [before, beganMs] = [kube.requests.length, performance.now()];
     await new Promise((resolve) => setTimeout(resolve, 500));
-    assert.ok(kube.requests.length - before <= 4, `${kube.requests.length - before} requests`);
+    const most = 4 + (performance.now() - beganMs - 500) / 100;
+    assert.ok(kube.requests.length - before <= most, `${kube.requests.length - before} requests`);
   });
 });
 
