@@ -155,6 +155,8 @@ export class UpstreamConnection implements SocketHandlers, Timed {
 
   #fail(code: "upstream_reset" | "upstream_bad_response", reason: string): void {
     const user = this.#user;
+    // Most likely it was closing as the request came.
+    if (this.uses > 0 && !this.#reader.began) this.#pool.closedByTarget();
     this.destroy();
     user?.onUpstreamFailed(code, reason);
   }
@@ -234,7 +236,7 @@ export class UpstreamPool {
     this.deadlines.remove(connection);
   }
 
-  /** The target closed a connection that we were keeping. */
+  /** The target closed a connection that we were keeping, perhaps with the next request on it. */
   closedByTarget(): void {
     this.#isWary = true;
   }

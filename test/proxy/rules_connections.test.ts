@@ -18,9 +18,11 @@ import {
   eventually,
   get,
   headOf,
+  NOBODY,
   startProxy,
   statusOf,
   Upstream,
+  type UpstreamSide,
   valuesOf,
   withProxy,
 } from "./wire.ts";
@@ -420,10 +422,7 @@ test("rule 74: nothing is retried on a fresh connection", async () => {
 });
 
 test("rule 74: a refused connection is tried again, then 502, and told to the target", async () => {
-  const upstream = await Upstream.start();
-  const { address } = upstream;
-  await upstream.close();
-  const proxy = await startProxy(address);
+  const proxy = await startProxy(NOBODY);
   try {
     const answer = await ask(
       proxy,
@@ -475,7 +474,24 @@ test("rule 74: a child that closes idle connections gets its POSTs on fresh ones
     };
     await Promise.all([0, 1, 2, 3].map(worker));
     assert.is([...counts.values()].filter((count) => count > 1).length, 0);
-    assert.ok(failed <= 1, `${failed} of 300 failed`);
+    // Those that were on their way, one a lane, when the first of them failed.
+    assert.ok(failed <= 4, `${failed} of 300 failed`);
+  });
+});
+
+test("rule 74: a child that closes a connection under a request gets the next POSTs on fresh ones", async () => {
+  await withProxy({}, async (proxy, upstream) => {
+    const used = new Set<UpstreamSide>();
+    upstream.onRequest = (side) => {
+      if (used.has(side)) return void side.socket.destroy();
+      used.add(side);
+      side.send(`${OK}\r\nok`);
+    };
+    const post = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
+    const statuses: number[] = [];
+    for (let at = 0; at < 5; at++) statuses.push(statusOf(await ask(proxy, post)));
+    assert.equal(statuses, [200, 502, 200, 200, 200]);
+    assert.is(upstream.requests.length, 5);
   });
 });
 
