@@ -12,7 +12,7 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { Target } from "../../src/proxy/target.ts";
 import { runtime } from "../support/runtime.ts";
-import { Client, eventually, startProxy } from "./wire.ts";
+import { Client, eventually, NOBODY, startProxy } from "./wire.ts";
 
 const UPGRADE =
   "GET /tunnel HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
@@ -173,7 +173,7 @@ test("10,000 aborts of all kinds leave no lease, no socket and no memory behind"
     service: "test",
     version: "dead",
     generation: 1,
-    address: { kind: "tcp", host: "127.0.0.1", port: 1 },
+    address: NOBODY,
   });
   const live = new Target({
     service: "test",

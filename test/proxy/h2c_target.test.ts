@@ -6,8 +6,6 @@ import type { AddressInfo, Socket } from "node:net";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { createForward } from "../../src/proxy/forward.ts";
-import { Target } from "../../src/proxy/target.ts";
-import type { Exchange, Forward, ForwardOutcome } from "../../src/proxy/exchange.ts";
 import { runtime } from "../support/runtime.ts";
 import { H2Client, valuesOf as fieldValues } from "./h2_wire.ts";
 import {
@@ -16,6 +14,7 @@ import {
   Client,
   eventually,
   get,
+  NOBODY,
   type Proxy,
   startProxy,
   statusOf,
@@ -95,8 +94,6 @@ class H2Target {
 interface Stage {
   readonly proxy: Proxy;
   readonly server: H2Target;
-  readonly target: Target;
-  readonly outcomes: ForwardOutcome[];
 }
 
 async function withTarget(
@@ -105,24 +102,11 @@ async function withTarget(
 ): Promise<void> {
   const server = await new H2Target(options).listen();
   const address = { kind: "tcp", host: "127.0.0.1", port: server.port } as const;
-  const target = new Target({
-    service: "test",
-    version: "v1",
-    generation: 1,
-    address,
-    protocol: "h2c",
-  });
-  const outcomes: ForwardOutcome[] = [];
-  const handle = async (exchange: Exchange, forward: Forward): Promise<void> => {
-    const lease = target.claim(exchange.requestId, runtime.clock.monotonic());
-    if (lease === undefined) throw new Error("retired");
-    outcomes.push(await forward(exchange, lease));
-  };
   const forward = createForward({ runtime, idleConnectionMs: 500 });
-  const proxy = await startProxy(address, { handle, forward, http2: "always" });
+  const proxy = await startProxy(address, { protocol: "h2c", forward, http2: "always" });
   try {
-    await body({ proxy, server, target, outcomes });
-    await eventually("all leases are released", () => target.leases === 0);
+    await body({ proxy, server });
+    await eventually("all leases are released", () => proxy.target.leases === 0);
   } finally {
     await proxy.close();
     server.close();
@@ -220,7 +204,7 @@ test("HEAD, 204, an empty 200 and 103 keep their framing towards HTTP/1.1", asyn
 });
 
 test("a client that leaves resets the stream only, and the session serves on", async () => {
-  await withTarget(async ({ proxy, server, outcomes }) => {
+  await withTarget(async ({ proxy, server }) => {
     server.onStream = ({ stream }) => {
       stream.respond({ ":status": 200 });
       stream.write("begun");
@@ -230,7 +214,7 @@ test("a client that leaves resets the stream only, and the session serves on", a
     await client.until("begun");
     client.destroy();
     await eventually("the stream is reset", () => server.received[0]?.code === 8);
-    assert.is(outcomes[0]?.result, "client_closed");
+    assert.is(proxy.outcomes[0]?.result, "client_closed");
     server.onStream = ({ stream }) => {
       stream.respond({ ":status": 200 }, { endStream: true });
     };
@@ -353,14 +337,14 @@ test("a slow client stops the target, and a slow target the client", async () =>
 });
 
 test("a retired target finishes its streams, takes no more, and its session ends with them", async () => {
-  await withTarget(async ({ proxy, server, target }) => {
+  await withTarget(async ({ proxy, server }) => {
     const waiting: ServerHttp2Stream[] = [];
     server.onStream = ({ stream }) => waiting.push(stream);
     const client = await Client.to(proxy.port);
     client.send("GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");
     await eventually("it is at the target", () => waiting.length === 1);
     let drained = false;
-    void target.retire().then(() => (drained = true));
+    void proxy.target.retire().then(() => (drained = true));
     await new Promise((resolve) => setTimeout(resolve, 50));
     assert.is(drained, false);
     waiting[0]?.respond({ ":status": 200 });
@@ -381,14 +365,12 @@ test("an idle session is closed before the target would close it", async () => {
 });
 
 test("nobody listens: 502 after three tries, and the target hears of each", async () => {
-  await withTarget(async ({ proxy, server, target }) => {
-    server.close();
-    await new Promise((resolve) => setTimeout(resolve, 50));
-    const answer = await ask(proxy, get("/"));
-    assert.is(statusOf(answer), 502);
-    assert.match(answer, /"upstream_connect_failed"/);
-    assert.is(target.connectFailures, 3);
-  });
+  const proxy = await startProxy(NOBODY, { protocol: "h2c" });
+  const answer = await ask(proxy, get("/"));
+  assert.is(statusOf(answer), 502);
+  assert.match(answer, /"upstream_connect_failed"/);
+  assert.is(proxy.target.connectFailures, 3);
+  await proxy.close();
 });
 
 test.run();

@@ -6,8 +6,7 @@ import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { createForward } from "../../src/proxy/forward.ts";
 import { DEFAULT_LIMITS } from "../../src/proxy/limits.ts";
-import type { Exchange, Forward } from "../../src/proxy/exchange.ts";
-import { Target } from "../../src/proxy/target.ts";
+import type { Target } from "../../src/proxy/target.ts";
 import { runtime } from "../support/runtime.ts";
 import { FrameClient, H2Client, SETTINGS } from "./h2_wire.ts";
 import { ask, bodyOf, eventually, get, type Proxy, startProxy, statusOf } from "./wire.ts";
@@ -57,30 +56,16 @@ async function onStage(
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   const { port } = server.address() as AddressInfo;
   const address = { kind: "tcp", host: "127.0.0.1", port } as const;
-  const target = new Target({
-    service: "test",
-    version: "v1",
-    generation: 1,
-    address,
-    protocol: "h2c",
-  });
+  const { firstByteMs } = options;
   const proxy = await startProxy(address, {
+    protocol: "h2c",
     http2: options.http2 ?? "always",
     forward: createForward({ runtime, idleConnectionMs: options.idleConnectionMs ?? 60_000 }),
-    handle: async (exchange: Exchange, forward: Forward) => {
-      const lease = target.claim(exchange.requestId, runtime.clock.monotonic());
-      if (lease === undefined) throw new Error("retired");
-      const { firstByteMs } = options;
-      await forward(
-        exchange,
-        lease,
-        firstByteMs === undefined ? {} : { timeouts: { firstByteMs } },
-      );
-    },
+    forwardOptions: firstByteMs === undefined ? {} : { timeouts: { firstByteMs } },
   });
   try {
-    await body(proxy, child, target);
-    await eventually("all leases are released", () => target.leases === 0);
+    await body(proxy, child, proxy.target);
+    await eventually("all leases are released", () => proxy.target.leases === 0);
   } finally {
     await proxy.close();
     for (const session of child.sessions) session.destroy();

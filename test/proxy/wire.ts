@@ -22,6 +22,9 @@ import { DEADLINE_MS } from "../support/until.ts";
 
 export { DEADLINE_MS };
 
+/** Where nobody listens: a port that was free a moment ago may be somebody else's by now. */
+export const NOBODY: Address = { kind: "tcp", host: "127.0.0.1", port: 1 };
+
 /** Waits until `condition` gives something truthy; throws with `what` after the deadline. */
 export async function eventually<T>(what: string, condition: () => T): Promise<T> {
   const end = performance.now() + DEADLINE_MS;
@@ -229,6 +232,8 @@ export interface Proxy {
 
 export interface ProxyOptions extends Partial<TrafficOptions> {
   readonly mounts?: readonly string[];
+  /** What the target speaks. */
+  readonly protocol?: Target["protocol"];
   readonly forwardOptions?: ForwardOptions;
   readonly serviceTimeouts?: Partial<Timeouts>;
   readonly handle?: (exchange: Exchange, forward: Forward) => void | Promise<void>;
@@ -238,7 +243,8 @@ export interface ProxyOptions extends Partial<TrafficOptions> {
 
 /** Starts a listener on a free port that forwards everything to `address`. */
 export async function startProxy(address: Address, options: ProxyOptions = {}): Promise<Proxy> {
-  const target = new Target({ service: "test", version: "v1", generation: 1, address });
+  const { protocol = "http/1.1" } = options;
+  const target = new Target({ service: "test", version: "v1", generation: 1, address, protocol });
   const routes = new Routes();
   const lines: LogLine[] = [];
   const outcomes: ForwardOutcome[] = [];

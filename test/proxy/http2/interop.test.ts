@@ -7,11 +7,7 @@ import http2 from "node:http2";
 import type { AddressInfo } from "node:net";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import type { Exchange, Forward } from "../../../src/proxy/exchange.ts";
-import { createForward } from "../../../src/proxy/forward.ts";
-import { Target } from "../../../src/proxy/target.ts";
 import { serverCert, serverKey } from "../../runtime/certificates.ts";
-import { runtime } from "../../support/runtime.ts";
 import { eventually, type Proxy, type ProxyOptions, startProxy, withProxy } from "../wire.ts";
 
 /** A generator with a seed (mulberry32). */
@@ -56,25 +52,10 @@ async function withEcho(options: ProxyOptions, body: (proxy: Proxy) => Promise<v
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   const { port } = server.address() as AddressInfo;
   const address = { kind: "tcp", host: "127.0.0.1", port } as const;
-  const target = new Target({
-    service: "t",
-    version: "v",
-    generation: 1,
-    address,
-    protocol: "h2c",
-  });
-  const proxy = await startProxy(address, {
-    ...options,
-    forward: createForward({ runtime }),
-    handle: async (exchange: Exchange, forward: Forward) => {
-      const lease = target.claim(exchange.requestId, runtime.clock.monotonic());
-      if (lease === undefined) throw new Error("retired");
-      await forward(exchange, lease);
-    },
-  });
+  const proxy = await startProxy(address, { ...options, protocol: "h2c" });
   try {
     await body(proxy);
-    await eventually("all leases are released", () => target.leases === 0);
+    await eventually("all leases are released", () => proxy.target.leases === 0);
   } finally {
     await proxy.close();
     server.close();

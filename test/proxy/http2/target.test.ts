@@ -4,9 +4,7 @@ import { Buffer } from "node:buffer";
 import { type AddressInfo, createServer, type Server, type Socket } from "node:net";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import type { Exchange, Forward, ForwardOutcome } from "../../../src/proxy/exchange.ts";
 import { createForward } from "../../../src/proxy/forward.ts";
-import { Target } from "../../../src/proxy/target.ts";
 import { runtime } from "../../support/runtime.ts";
 import {
   DATA,
@@ -87,7 +85,6 @@ class Side {
 interface Stage {
   readonly proxy: Proxy;
   readonly sides: Side[];
-  readonly outcomes: ForwardOutcome[];
   /** Called with each request; answers "ok" unless it is replaced. */
   onRequest: (side: Side, stream: number) => void;
 }
@@ -108,31 +105,18 @@ async function onStage(
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   const { port } = server.address() as AddressInfo;
   const address = { kind: "tcp", host: "127.0.0.1", port } as const;
-  const target = new Target({
-    service: "t",
-    version: "v",
-    generation: 1,
-    address,
-    protocol: "h2c",
-  });
-  const outcomes: ForwardOutcome[] = [];
   const proxy = await startProxy(address, {
+    protocol: "h2c",
     forward: createForward({ runtime, timeouts: { connectMs: 1000 }, idleConnectionMs }),
-    handle: async (exchange: Exchange, forward: Forward) => {
-      const lease = target.claim(exchange.requestId, runtime.clock.monotonic());
-      if (lease === undefined) throw new Error("retired");
-      outcomes.push(await forward(exchange, lease));
-    },
   });
   const stage: Stage = {
     proxy,
     sides,
-    outcomes,
     onRequest: (side, stream) => void side.answer(stream, "200", "ok"),
   };
   try {
     await body(stage);
-    await eventually("all leases are released", () => target.leases === 0);
+    await eventually("all leases are released", () => proxy.target.leases === 0);
   } finally {
     await proxy.close();
     for (const { socket } of sides) socket.destroy();
@@ -253,7 +237,7 @@ test("a request that was answered, however badly, or ended by the target, is not
   ];
   await onStage(async (stage) => {
     for (const [reason, end] of ends) {
-      const before = stage.outcomes.length;
+      const before = stage.proxy.outcomes.length;
       // A connection that was used before might have been stale.
       stage.onRequest = (side, stream) => void side.answer(stream, "200", "ok");
       assert.is(statusOf(await ask(stage.proxy, get("/"))), 200);
@@ -264,7 +248,7 @@ test("a request that was answered, however badly, or ended by the target, is not
       };
       assert.match(await ask(stage.proxy, get("/")), /^HTTP\/1\.1 502 /m);
       assert.is(count, 1);
-      assert.is(stage.outcomes[before + 1]?.reason, reason);
+      assert.is(stage.proxy.outcomes[before + 1]?.reason, reason);
     }
   });
 });
@@ -283,12 +267,12 @@ test("a target that takes no streams is a 502, and no connection to it stays", a
 
 test("a connection whose request was given up before it was made is not kept for ever", async () => {
   await onStage(
-    async ({ proxy, sides, outcomes }) => {
+    async ({ proxy, sides }) => {
       const client = await Client.to(proxy.port);
       client.send(get("/"));
       const side = await eventually("it connects", () => sides[0]);
       client.destroy();
-      await eventually("the client has left", () => outcomes.length === 1);
+      await eventually("the client has left", () => proxy.outcomes.length === 1);
       side?.send(frame(SETTINGS, 0, 0, NONE));
       await eventually("it is closed", () => side?.closed);
       assert.is(sides.length, 1);
@@ -305,13 +289,13 @@ test("a body that is not as long as it says breaks the answer", async () => {
       void side.answer(stream, "200", "short", [["content-length", "10"]]);
     client.send(get("/"));
     assert.not.match(await client.untilClosed(), /"error"|0\r\n\r\n$/);
-    assert.is(stage.outcomes[0]?.result, "upstream_failed");
+    assert.is(stage.proxy.outcomes[0]?.result, "upstream_failed");
     const long = await Client.to(stage.proxy.port);
     stage.onRequest = (side, stream) =>
       void side.answer(stream, "200", "longer", [["content-length", "2"]]);
     long.send(get("/"));
     assert.is(bodyOf(await long.untilClosed()).length <= 2, true);
-    assert.is(stage.outcomes[1]?.result, "upstream_failed");
+    assert.is(stage.proxy.outcomes[1]?.result, "upstream_failed");
   });
 });
 
@@ -414,8 +398,8 @@ test("an answer before the request has ended is relayed, and the rest is not sen
     client.send("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000\r\n\r\nbegun");
     assert.is(statusOf(await client.until("no")), 413);
     client.destroy();
-    await eventually("outcome", () => stage.outcomes.length === 1);
-    assert.is(stage.outcomes[0]?.result, "complete");
+    await eventually("outcome", () => stage.proxy.outcomes.length === 1);
+    assert.is(stage.proxy.outcomes[0]?.result, "complete");
   });
 });
 
