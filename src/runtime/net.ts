@@ -248,8 +248,13 @@ class NetSocket implements ByteSocket {
   }
 
   destroy(reset = false): void {
-    if (reset) this.stream.resetAndDestroy();
-    else this.stream.destroy();
+    try {
+      if (reset) return void this.stream.resetAndDestroy();
+    } catch {
+      // Only TCP has a reset, and Node throws for all else: TLS that ends without close_notify has
+      // broken off as well, a unix socket has no way to say so.
+    }
+    this.stream.destroy();
   }
 }
 

@@ -78,6 +78,27 @@ async function subjectNow(proxy: Proxy): Promise<string> {
   return subject;
 }
 
+test("an answer of HTTP/1.0 that breaks off, or that its client leaves, ends its own connection only", async () => {
+  await withProxy({ tls: TLS }, async (proxy, upstream) => {
+    upstream.onRequest = (side) =>
+      side.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+    for (const at of [0, 1]) {
+      const client = await TlsClient.to(proxy.port);
+      client.socket.write("GET / HTTP/1.0\r\n\r\n");
+      await eventually("it has begun", () => client.received.endsWith("hello"));
+      if (at === 0) (await upstream.side()).socket.destroy();
+      else client.socket.end();
+      await eventually("it ends", () => client.closed);
+    }
+    await eventually("two lines", () => proxy.lines.length === 2);
+    assert.equal(proxy.lines.map(({ reason }) => reason), ["upstream_reset", "client_closed"]);
+    upstream.onRequest = undefined;
+    const other = await TlsClient.to(proxy.port);
+    assert.is(statusOf(await other.ask(GET)), 200);
+    other.destroy();
+  });
+});
+
 test("ALPN chooses between h2 and http/1.1, and without it there is HTTP/1.1", async () => {
   await withProxy({ tls: TLS, http2: "always" }, async (proxy, upstream) => {
     for (const options of [{}, { ALPNProtocols: [] }]) {

@@ -167,6 +167,18 @@ test("end sends everything queued before the FIN", async () => {
   });
 });
 
+test("destroy with reset closes a unix socket, which has none", async () => {
+  await inFolder(async (folder) => {
+    const address: Address = { kind: "unix", path: join(folder, "s") };
+    await withPair(address, async ({ client, server, atClient, atServer }) => {
+      server.destroy(true);
+      await until("the client sees the end", () => atClient.events.length > 0);
+      client.destroy(true);
+      await until("both are closed", () => atClient.isClosed && atServer.isClosed);
+    });
+  });
+});
+
 test("destroy with reset is seen as a reset, without it as an end", async () => {
   await withPair(loopback, async ({ server, atClient, atServer }) => {
     server.destroy(true);
