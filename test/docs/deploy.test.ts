@@ -5,6 +5,7 @@ import * as assert from "uvu/assert";
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { chmod, mkdir, symlink, writeFile } from "node:fs/promises";
+import process from "node:process";
 import { fileURLToPath } from "node:url";
 import { parseConfig } from "../../src/config/load.ts";
 import { peerAddress } from "../../src/config/rules.ts";
@@ -82,6 +83,22 @@ test("systemd waits longer than Baton drains, and signals Baton alone first", ()
   assert.is(`/var/lib/${unit.get("StateDirectory")}`, stateDir);
   assert.match(read("baton.socket"), "ListenStream=0.0.0.0:8080");
   assert.is(unit.get("Requires"), "baton.socket");
+});
+
+test("systemd accepts the units, where there is one to ask", async () => {
+  await inScratch(async (folder) => {
+    const files = ["baton.service", "baton.socket"].map((name) => `${folder}/${name}`);
+    for (const name of ["baton.service", "baton.socket"]) {
+      // Only the program must be there.
+      await writeFile(
+        `${folder}/${name}`,
+        read(name).replaceAll("/usr/bin/node", process.execPath),
+      );
+    }
+    const verified = spawnSync("systemd-analyze", ["verify", ...files], { encoding: "utf8" });
+    if (verified.error !== undefined) return assert.match(String(verified.error), "ENOENT");
+    assert.equal([verified.status, verified.stderr.trim()], [0, ""]);
+  });
 });
 
 /** What a workload needs whatever it is for; `controller` is the Deployment or StatefulSet. */
