@@ -13,5 +13,8 @@ export function exchangeRequest(exchange: ClientSide): Request {
   }
   // Request refuses these methods; nothing of ours answers them otherwise than "not here".
   const method = /^(CONNECT|TRACE|TRACK)$/i.test(exchange.method) ? "GET" : exchange.method;
-  return new Request(`http://${host}${exchange.target}`, { method, headers });
+  const url = `http://${host}${exchange.target}`;
+  // A Host may be valid and still be none that a URL can have: "a:99999", "1.2.3.999".
+  const known = URL.canParse(url) ? url : `http://localhost${exchange.target}`;
+  return new Request(known, { method, headers });
 }

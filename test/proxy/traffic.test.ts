@@ -253,6 +253,10 @@ test("what nobody is mounted for is 404, and our own paths go to the app whateve
   const appFetch = (request: Request) => new Response(`app ${new URL(request.url).pathname}`);
   await withProxy({ mounts: ["/"], appFetch }, async (proxy) => {
     assert.match(bodyOf(await ask(proxy, get("/healthz?x"))), "app /healthz");
+    for (const host of ["a:99999", "1.2.3.999", "a%zz", "xn--"]) {
+      const answer = await ask(proxy, get("/healthz").replace(/Host: .*/, `Host: ${host}`));
+      assert.match(bodyOf(answer), "app /healthz", host);
+    }
     assert.match(bodyOf(await ask(proxy, get("//%68ealthz"))), "app /");
     assert.is(bodyOf(await ask(proxy, get("/other"))), "ok");
   });
