@@ -94,6 +94,7 @@ export async function startHost(
       BATON_LISTEN_ADMIN: "127.0.0.1:0",
       BATON_BASE_PORT: String(basePort()),
       BATON_BAKE_MS: "0",
+      BATON_HOLD_TIMEOUT_MS: "60000",
       BATON_RESTART_BACKOFF_MS: "50",
       SECRET_OF_THE_SUPERVISOR: "never",
       ...more,
