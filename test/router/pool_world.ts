@@ -94,6 +94,8 @@ export async function withPool(
           },
         },
       },
+      // Clients of the tests leave connections open that nobody reads any more.
+      traffic: { limits: { lingerMs: 100 } },
       shutdown: { announceMs: 0 },
       ...options.config,
     });

@@ -12,6 +12,8 @@ import { runCli } from "../../src/cli/cli.ts";
 import { runtime } from "./runtime.ts";
 import { DEADLINE_MS } from "./until.ts";
 
+export { basePort } from "./base_port.ts";
+
 const MAIN = fileURLToPath(new URL("../../src/main.ts", import.meta.url));
 const ROOT = fileURLToPath(new URL("../../", import.meta.url));
 
@@ -34,27 +36,17 @@ export function onExit(end: () => void): () => void {
   return () => void atExit.delete(end);
 }
 
-let basePorts = 0;
-
-/**
- * The first of twenty ports that no other test has, for whoever must know a port before it is bound:
- * tests run side by side, each as a process with a number of its own. All are below the range of
- * ephemeral ports.
- */
-export function basePort(): number {
-  return 10_000 + (process.pid + 131 * basePorts++) % 1100 * 20;
-}
-
 /**
  * What a child gets of our environment: nothing of Baton's or versiond's. `TEST_WORKERS=2` runs every
  * Baton of a test with as many threads.
  */
 export function plainEnvironment(more: Record<string, string> = {}): Record<string, string> {
-  const { PATH = "", HOME = "", TMPDIR, TEST_WORKERS } = process.env;
+  const { PATH = "", HOME = "", TMPDIR, TEST_WORKERS, NODE_COMPILE_CACHE } = process.env;
   return {
     PATH,
     HOME,
     ...(TMPDIR === undefined ? {} : { TMPDIR }),
+    ...(NODE_COMPILE_CACHE === undefined ? {} : { NODE_COMPILE_CACHE }),
     ...(TEST_WORKERS === undefined ? {} : { BATON_TRAFFIC_WORKERS: TEST_WORKERS }),
     ...more,
   };
