@@ -50,6 +50,8 @@ export class KubeWatch {
   readonly #stop = new AbortController();
   readonly #objects = new Map<string, KubeObject>();
   #version: string | undefined;
+  /** Until the next try after a failure; doubles with each, until something comes. */
+  #pauseMs = FIRST_PAUSE_MS;
 
   constructor(options: KubeWatchOptions) {
     this.#options = options;
@@ -58,22 +60,20 @@ export class KubeWatch {
   /** Runs until `stop`. Never rejects. */
   async run(): Promise<void> {
     const { log, path } = this.#options;
-    let pauseMs = FIRST_PAUSE_MS;
     while (!this.#stop.signal.aborted) {
       try {
         if (this.#version === undefined) await this.#list();
         const events = await this.#watch();
-        if (events > 0) pauseMs = FIRST_PAUSE_MS;
         // A server that ends every watch at once must not be asked in a loop.
-        else await this.#pause(FIRST_PAUSE_MS);
+        if (events === 0) await this.#pause(FIRST_PAUSE_MS);
       } catch (error) {
         if (this.#stop.signal.aborted) return;
         if (error instanceof Expired || (error instanceof KubeStatus && error.status === 410)) {
           log.info("kube_watch_expired", { path });
           this.#version = undefined;
-        } else log.warn("kube_watch_failed", { path, error, retryMs: pauseMs });
-        await this.#pause(pauseMs);
-        pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS);
+        } else log.warn("kube_watch_failed", { path, error, retryMs: this.#pauseMs });
+        await this.#pause(this.#pauseMs);
+        this.#pauseMs = Math.min(this.#pauseMs * 2, LONGEST_PAUSE_MS);
       }
     }
   }
@@ -100,6 +100,7 @@ export class KubeWatch {
     this.#objects.clear();
     for (const object of found) this.#objects.set(object.metadata.name, object);
     this.#version = version;
+    this.#pauseMs = FIRST_PAUSE_MS;
     onObjects([...this.#objects.values()]);
     onListed();
   }
@@ -151,6 +152,7 @@ export class KubeWatch {
       throw new Error(`the watch reports ${String(status.code)}: ${String(status.message)}`);
     }
     const changed = asObject(object);
+    this.#pauseMs = FIRST_PAUSE_MS;
     this.#version = changed.metadata.resourceVersion ?? this.#version;
     if (type === "BOOKMARK") return;
     if (type === "DELETED") this.#objects.delete(changed.metadata.name);

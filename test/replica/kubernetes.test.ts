@@ -2,7 +2,7 @@
 
 import { test } from "uvu";
 import * as assert from "uvu/assert";
-import { createLog, silentLog } from "../../src/observe/log.ts";
+import { createLog, type Log, silentLog } from "../../src/observe/log.ts";
 import {
   kubernetesDiscovery,
   PeerServiceMissing,
@@ -114,7 +114,7 @@ interface Rig {
   readonly kube: FakeKube;
   readonly tokenFile: string;
   discovery(
-    more?: { self?: string; service?: string; caFile?: string; isHasty?: boolean },
+    more?: { self?: string; service?: string; caFile?: string; isHasty?: boolean; log?: Log },
   ): Discovery;
 }
 
@@ -141,7 +141,7 @@ async function rig(
         discovery: (more = {}) => {
           const discovery = kubernetesDiscovery({
             runtime: more.isHasty === true ? { ...runtime, clock: hasty } : runtime,
-            log: silentLog,
+            log: more.log ?? silentLog,
             peers: {
               namespace: "ns",
               service: more.service ?? "peers",
@@ -454,6 +454,27 @@ test("watch after watch leaves nothing behind", async () => {
   } finally {
     Object.assign(AbortSignal.prototype, { addEventListener, removeEventListener });
   }
+});
+
+test("watches that bring something and then break are not waited for longer and longer", async () => {
+  const pauses: number[] = [];
+  const log = createLog({
+    write: (line) => {
+      const { event, retryMs } = JSON.parse(line) as { event: string; retryMs: number };
+      if (event === "kube_watch_failed") pauses.push(retryMs);
+    },
+    now: () => 0,
+  });
+  await rig(async ({ kube, discovery }) => {
+    await discovery({ isHasty: true, log }).start();
+    for (let times = 1; times <= 4; times += 1) {
+      await until(() => kube.watchers === 1, "a watch");
+      kube.set(slice("s", [one(`10.0.0.${times}`)]));
+      kube.write("no event\n");
+      await until(() => pauses.length === times && kube.watchers === 0, "it breaks");
+    }
+  });
+  assert.equal(pauses, [500, 500, 500, 500]);
 });
 
 test("kv 30: no such Service: the listing fails at once, and says which one", async () => {
