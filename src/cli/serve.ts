@@ -71,7 +71,7 @@ export const serve: Verb = {
     await told;
     if (forced) await baton.force();
     const report = await baton.shutDown();
-    return report.forced ? EXIT.cut : EXIT.ok;
+    return report.forced || report.cut > 0 ? EXIT.cut : EXIT.ok;
   },
 };
 

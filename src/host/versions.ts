@@ -88,6 +88,7 @@ export async function hostVersions(options: HostVersionsOptions): Promise<Hosted
         end();
         return supervisor.kill();
       },
+      cut: () => supervisor.cut,
     },
     targets: () => supervisor.generations().map((one) => generationTarget(name, one)),
   };

@@ -23,6 +23,8 @@ export interface ShutdownPart {
   stop(deadlineMs: number): Promise<void>;
   /** Ends what it runs now; resolves when all of it is reaped. */
   kill(): Promise<void>;
+  /** Exchanges that broke off because what it ran was stopped in the middle of them. */
+  readonly cut?: () => number;
 }
 
 /** What the host itself listens with. */
@@ -46,7 +48,7 @@ export interface HostShutdownOptions {
 }
 
 export interface ShutdownReport {
-  /** Exchanges that were still open when the time was over. */
+  /** Exchanges that were still open when the time was over, or whose child was stopped before. */
   readonly cut: number;
   readonly forced: boolean;
   readonly tookMs: number;
@@ -79,8 +81,9 @@ export async function shutDownHost(options: HostShutdownOptions): Promise<Shutdo
   const stopped = each("stop", (part) => part.stop(deadline));
   const closed = guarded(log, "close", "listeners", () => listeners.close());
   const ended = await wait(Promise.all([stopped, closed]), deadline);
-  const cut = lifecycle.inflight;
-  const forced = ended !== "done" || cut > 0;
+  const left = lifecycle.inflight;
+  const cut = parts.reduce((sum, part) => sum + (part.cut?.() ?? 0), left);
+  const forced = ended !== "done" || left > 0;
   if (forced) {
     lifecycle.force();
     const killed = each("kill", (part) => part.kill());

@@ -357,6 +357,11 @@ export class Supervisor implements Service {
     return this.#wayDown.drain(deadlineMs);
   }
 
+  /** Exchanges that were cut on the way down. */
+  get cut(): number {
+    return this.#wayDown.cut;
+  }
+
   /** SIGTERM for all; resolves when all are reaped. SIGKILL at the deadline (monotonic). */
   async stop(deadlineMs: number): Promise<void> {
     await this.#wayDown.stop(deadlineMs);

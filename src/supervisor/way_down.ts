@@ -15,6 +15,7 @@ export class WayDown {
   readonly #context: ServiceContext;
   readonly #workers: ReadonlyMap<string, VersionWorker>;
   readonly #oracle: Oracle;
+  readonly #drains = new Set<Drain>();
   #begun = false;
 
   constructor(
@@ -30,6 +31,11 @@ export class WayDown {
   /** True from the turn on in which nothing may be started any more. */
   get begun(): boolean {
     return this.#begun;
+  }
+
+  /** Exchanges that the drains on the way down had to cut. */
+  get cut(): number {
+    return [...this.#drains].reduce((sum, drain) => sum + drain.cutCount, 0);
   }
 
   /** Calls off whatever is being brought; resolves when what was started for it is reaped. */
@@ -96,6 +102,7 @@ export class WayDown {
       // Without routes nothing new can come: a child without a drain status needs no cushion now.
       drain.shorten(deadlineMs, stopGraceMs, true);
       drains.push(drain);
+      this.#drains.add(drain);
     }
     return drains;
   }

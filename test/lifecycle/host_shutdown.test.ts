@@ -6,7 +6,10 @@ import { silentLog } from "../../src/observe/log.ts";
 import { settle, VirtualClock } from "../support/virtual_clock.ts";
 
 /** A host whose parts only write down what is asked of them; steps can be held open. */
-function host(options: { announceMs?: number; budgetMs?: number; childGraceMs?: number } = {}) {
+function host(
+  options: { announceMs?: number; budgetMs?: number; childGraceMs?: number; cutByPart?: number } =
+    {},
+) {
   const clock = new VirtualClock();
   const lifecycle = createLifecycle({ clock, announceMs: options.announceMs ?? 0 });
   const calls: string[] = [];
@@ -32,6 +35,7 @@ function host(options: { announceMs?: number; budgetMs?: number; childGraceMs?: 
         drain: (until) => step("drain", ` ${until}`),
         stop: (until) => step("stop", ` ${until}`),
         kill: () => step("kill"),
+        cut: () => options.cutByPart ?? 0,
       }],
       listeners: { close: () => step("close"), destroy: () => step("destroy") },
     }).then((value) => (report = value));
@@ -202,6 +206,14 @@ test("exchanges that outlive their time are counted as cut", async () => {
   await clock.advance(1000);
   assert.is(report()?.cut, 2);
   assert.is(report()?.forced, true);
+});
+
+test("what a part had to cut is counted, and is no reason to use force", async () => {
+  const { begin, calls, report } = host({ cutByPart: 2 });
+  begin();
+  await settle();
+  assert.equal(report(), { cut: 2, forced: false, tookMs: 0 });
+  assert.not(calls.includes("kill"));
 });
 
 test("a part that fails is no reason to leave the others alone", async () => {
