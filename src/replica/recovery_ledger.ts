@@ -158,7 +158,7 @@ export class RecoveryLedger {
     // A list may well name ourselves.
     const isGood = ["complete", "some_lanes", "self"].includes(report.outcome);
     log[isGood ? "info" : "warn"]("recovery_attempt", { ...report });
-    this.become("waiting", `after ${outcome.kind} from ${running.peer}`);
+    this.become("waiting", `last attempt (${running.peer}): ${outcome.kind}`);
   }
 
   /** It may be ready now. */
