@@ -47,6 +47,8 @@ function show(value) {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
+/** Of a worker that tells no events the lane stays pending, which is not bad. */
+const LANE_CLASS = { live: "good", pending: "" };
 /** What a build calls itself, if that says more than the version, and enough of its hash. */
 const buildOf = (version, { buildId, sha256 }) =>
   `${buildId === version ? "" : buildId} ${sha256.slice(0, 12)}`.trim();
@@ -119,7 +121,7 @@ async function refresh() {
     ["queued tokens", ({ worker }) => worker.load?.prefillTokens],
     ["decode blocks", ({ worker }) => worker.load?.decodeBlocks],
     ["rank", ({ lane }) => lane.dpRank],
-    ["lane", ({ lane }) => lane.state, ({ lane }) => lane.state === "live" ? "good" : "bad"],
+    ["lane", ({ lane }) => lane.state, ({ lane }) => LANE_CLASS[lane.state] ?? "bad"],
     ["cursor", ({ lane }) => lane.cursor],
     ["blocks", ({ lane }) => lane.blocks],
     ["last error", ({ worker, lane }) => lane.lastError ?? worker.lastError],
