@@ -23,6 +23,7 @@ import { LaneContent, type LaneIndex } from "./lane_content.ts";
 import { laneId, type LaneKey } from "./lane_key.ts";
 import { LaneOrder, type StartOver } from "./lane_order.ts";
 import {
+  type Followed,
   type HoldLimits,
   LANE_LIMITS,
   type LaneBatch,
@@ -146,9 +147,11 @@ export class Lane {
     return this.#source === undefined ? "pending" : "subscribing";
   }
 
-  /** Has every batch of the present publisher, from its first on, come through this lane? */
-  get hasFollowed(): boolean {
-    return this.state === "live" && this.cursor !== undefined && !this.#hasSkipped;
+  /** How far every batch of the present publisher, from its first on, came through; undefined = not so. */
+  get followed(): Followed | undefined {
+    const { admitted, digests } = this.#order;
+    if (this.state !== "live" || this.#hasSkipped || admitted === undefined) return undefined;
+    return { to: admitted, digests: digests.state(admitted) };
   }
 
   get epoch(): string {
@@ -268,11 +271,11 @@ export class Lane {
     this.#report();
   }
 
-  /** Says that nothing before batch `seq` concerns this lane. No effect once it has begun. */
-  begin(seq: bigint): void {
-    if (this.#order.admitted === undefined && this.#order.pending.length === 0) {
-      this.#order.admitted = seq - 1n;
-    }
+  /** Says that no batch so far concerns this lane. No effect once it has begun. */
+  begin(followed: Followed): void {
+    if (this.#order.admitted !== undefined || this.#order.pending.length > 0) return;
+    this.#order.admitted = followed.to;
+    this.#order.digests.restore(followed.digests);
   }
 
   /** Takes a live batch: applied now or soon, kept back, or dropped as a duplicate. */

@@ -55,6 +55,12 @@ export interface LaneCut {
   readonly degraded?: string;
 }
 
+/** Every batch up to a number was seen; fingerprints of the last ones tell their publisher from others. */
+export interface Followed {
+  readonly to: bigint;
+  readonly digests: DigestState;
+}
+
 export interface HoldLimits {
   readonly maxBatches: number;
   readonly maxBytes: number;

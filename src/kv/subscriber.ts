@@ -14,9 +14,10 @@ import type { DigestState } from "./batch_digests.ts";
 import { BatchIntake, type DecodedBatch, type IntakeLimits } from "./batch_intake.ts";
 import { BatchQueue } from "./batch_queue.ts";
 import type { KvStore } from "./kv_store.ts";
-import type { Lane, LaneBatch, LaneSource, ReplayEnd } from "./lane.ts";
+import type { Followed, Lane, LaneBatch, LaneSource, ReplayEnd } from "./lane.ts";
 import type { LaneKey } from "./lane_key.ts";
-import { readSeq, type ReplayLimits, requestReplay } from "./replay.ts";
+import { readSeq, type ReplayLimits } from "./replay.ts";
+import { askRing } from "./ring.ts";
 import type { ZmtpConnection, ZmtpLimits } from "./zmtp.ts";
 import { type ReconnectLimits, ZmqSocket } from "./zmq_socket.ts";
 
@@ -76,6 +77,8 @@ export class Subscription {
   #dropped = 0;
   #heardSinceCheck = false;
   #cancelCheck = (): void => {};
+  /** Ranks without a lane for which replays of other ranks had events: nobody took those. */
+  readonly #passedOver = new Set<number>();
   /** What a lane that opens late in a recovery would have kept back: batches without its events. */
   readonly #heard: BatchQueue;
   /** The connection broke during the recovery that goes on. */
@@ -295,16 +298,25 @@ export class Subscription {
       blockSize,
       prepare: (lane) => {
         if (this.#lanes.has(rank)) return;
-        // Nothing of this rank was missed if nothing of the publisher was. What a peer's snapshot
-        // of the registered rank stands for may have had batches of this one.
-        const hasAll = this.#lanes.get(this.key.dpRank)?.hasFollowed === true;
-        if (hasAll && first !== undefined) lane.begin(first);
+        const nothing = this.#nothingFor(rank);
+        if (nothing !== undefined && first !== undefined && nothing.to < first) lane.begin(nothing);
         this.#adopt(lane);
         if (this.#status === "active") lane.sourceUp(lane.isHeld && this.#brokeWhileHeld);
         if (lane.isHeld) { for (const batch of this.#heard) lane.receive(batch); }
       },
     });
     if (this.#isStopped) store.close(key);
+  }
+
+  /**
+   * The batches that had nothing for a rank without a lane: all came live through the registered
+   * rank's. What a peer's snapshot of that stands for may have had batches of others, and so may a
+   * replay. undefined = that is not known.
+   */
+  #nothingFor(rank: number): Followed | undefined {
+    const isPassedOver = this.#passedOver.has(rank) ||
+      this.#passedOver.size > this.#limits.maxRanks;
+    return isPassedOver ? undefined : this.#lanes.get(this.key.dpRank)?.followed;
   }
 
   /** A peer has a copy of a rank that no batch has named yet. */
@@ -335,7 +347,6 @@ export class Subscription {
     });
   }
 
-  /** Payloads go through an intake of their own: a ring of thousands is decoded in slices too. */
   async #replay(
     laneRank: number,
     from: bigint,
@@ -344,48 +355,20 @@ export class Subscription {
   ): Promise<ReplayEnd> {
     const { store, net, clock, replayEndpoint } = this.#options;
     if (replayEndpoint === undefined) return { kind: "failed", message: "no replay endpoint" };
-    let drained = (): void => {};
-    let isRefused = false;
-    const intake = new BatchIntake({
-      slices: store.slices,
-      meters: store.meters,
-      limits: this.#limits.intake,
-      deliver: (decoded) => {
-        const rank = decoded.batch.rank ?? this.key.dpRank;
-        if (isRefused || !deliver(batchFor(laneRank, rank, decoded))) isRefused = true;
-        return true;
-      },
-      undecodable: (seq, reason) => {
-        this.#log.warn("kv_batch_undecodable", { seq, reason, replayed: true });
-      },
-      drained: () => drained(),
-    });
-    const end = await requestReplay(
-      {
-        net,
-        clock,
-        endpoint: replayEndpoint,
-        limits: this.#limits.replay,
-        zmtp: this.#limits.zmtp,
-      },
-      from,
-      (seq, payload) => {
-        if (isRefused) return false;
-        if (intake.push(seq, payload)) return true;
-        store.meters.overflow("replay", 1);
-        return false;
-      },
-      stop,
-    );
-    if (intake.waitingBatches > 0) {
-      await new Promise<void>((resolve) => {
-        drained = resolve;
-        if (stop.aborted) resolve();
-        else stop.addEventListener("abort", () => resolve(), { once: true });
-      });
-    }
-    intake.close();
-    return isRefused && end.kind === "complete" ? { kind: "stopped" } : end;
+    const ring = {
+      net,
+      clock,
+      store,
+      log: this.#log,
+      endpoint: replayEndpoint,
+      limits: this.#limits,
+    };
+    return await askRing(ring, from, (decoded) => {
+      const rank = decoded.batch.rank ?? this.key.dpRank;
+      const isTaken = this.#lanes.has(rank) || decoded.batch.events.length === 0;
+      if (!isTaken && this.#passedOver.size <= this.#limits.maxRanks) this.#passedOver.add(rank);
+      return deliver(batchFor(laneRank, rank, decoded));
+    }, stop);
   }
 
   #note(problem: string): void {

@@ -230,6 +230,75 @@ test("a rank that a batch names first after a snapshot of the registered one is 
   assert.is(lane.state, "live");
 });
 
+test("what a replay had for a rank that no batch had named yet is asked for again", async () => {
+  for (const ringBatches of [100, 2]) {
+    const engine = await engineOf({ ringBatches });
+    const key = { ...KEY, worker: `ring ${ringBatches}` };
+    const { lane } = await listen(engine, { key });
+    const publish = (rank: number, from: number, isLost = false): void => {
+      engine.dpRank = rank;
+      engine.store(tokens(from, 2));
+      if (isLost) engine.lose();
+      else engine.publish();
+    };
+    publish(0, 100);
+    await until(() => lane.cursor === 0n && lane.state === "live", "the registered rank");
+    publish(3, 200, true);
+    publish(0, 300);
+    await until(() => lane.cursor === 2n && lane.state === "live", "the hole is filled");
+    publish(3, 400);
+    const other = () => store.lane({ ...key, dpRank: 3 });
+    await until(() => other()?.cursor === 3n && other()?.state !== "replaying", "the new rank");
+    assert.is(other()?.state, ringBatches === 100 ? "live" : "degraded");
+    assert.is(other()?.blocks, ringBatches === 100 ? 4 : 2);
+  }
+});
+
+test("a batch that was lost just before the first that names a rank may have been of that rank", async () => {
+  for (const replayEndpoint of [undefined, null]) {
+    const engine = await engineOf(replayEndpoint === null ? { replayEndpoint } : {});
+    const key = { ...KEY, worker: `${replayEndpoint}` };
+    const { lane } = await listen(engine, { key });
+    engine.dpRank = 0;
+    engine.store(tokens(100, 2));
+    engine.publish();
+    await until(() => lane.state === "live", "the registered rank");
+    engine.dpRank = 3;
+    engine.store(tokens(200, 2));
+    engine.lose();
+    engine.store(tokens(300, 2));
+    engine.publish();
+    const other = () => store.lane({ ...key, dpRank: 3 });
+    await until(() => other()?.cursor === 2n && other()?.state !== "replaying", "the new rank");
+    assert.is(other()?.state, replayEndpoint === null ? "degraded" : "live");
+    assert.is(other()?.blocks, replayEndpoint === null ? 2 : 4);
+  }
+});
+
+test("a new process is told from the one before also by a rank that was named a moment ago", async () => {
+  const engine = await engineOf();
+  const { lane } = await listen(engine);
+  const publish = (rank: number, from: number): void => {
+    engine.dpRank = rank;
+    engine.store(tokens(from, 2));
+    engine.publish();
+  };
+  publish(0, 100);
+  await until(() => lane.state === "live", "the registered rank");
+  engine.replayMode = "silent";
+  publish(3, 200);
+  const other = () => store.lane({ ...KEY, dpRank: 3 });
+  await until(() => other()?.state === "replaying", "the new rank");
+  await engine.restart();
+  engine.replayMode = "normal";
+  // The numbers that the new rank begins after are used again, and for that rank.
+  publish(3, 300);
+  publish(0, 400);
+  publish(3, 500);
+  await until(() => other()?.cursor === 2n && other()?.state === "live", "the new process");
+  assert.is(other()?.blocks, 4);
+});
+
 test("kv 160: messages of 2 or 4 frames, and numbers of 7 bytes, are skipped", async () => {
   const engine = await engineOf();
   const { subscription, lane } = await listen(engine);
