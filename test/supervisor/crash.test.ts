@@ -45,7 +45,8 @@ test(
     const before = h.events.lastId;
     await pause(500);
     assert.not(kinds(h, before).includes("rollout_started"));
-    assert.is(h.supervisor.list().length, 0);
+    // On a busy machine the restart may have begun before the removal was seen: then it drains.
+    await until(() => h.supervisor.list().length === 0, "nothing is left of it");
   }),
 );
 
@@ -149,14 +150,16 @@ test(
 test("cases 46 and 47: without enough ports nothing is published, and what was taken is given back", () => {
   const only = basePort();
   return withHarness({
-    config: { binaryName: "devshard", basePort: only, lastPort: only, retryBackoffMs: 60_000 },
+    config: { binaryName: "devshard", basePort: only, lastPort: only },
   }, async (h) => {
     const build = { id: "one", binaryName: "devshard", adminApi: true };
     await h.publish("v1", build);
     const failed = await h.event("rollout_failed");
     assert.is(failed.class, "transient");
     assert.match(String(failed.error), String(only));
-    assert.is(h.supervisor.generations().length, 0);
+    await h.remove("v1");
+    await until(() => h.supervisor.generations().length === 0);
+    assert.not(kinds(h, 0).includes("traffic_switched"));
     // The public port is free again: a child that needs only that one gets it.
     await h.publish("v2", { id: "two", binaryName: "devshard" });
     await h.serves("v2", "two");
