@@ -130,8 +130,9 @@ class Scratch {
   }
 }
 
-/** Two sizes, so that a few bytes that wait for a slow client do not hold a large buffer. */
+/** Sizes, so that a few bytes that wait for a slow client do not hold a large buffer. */
 const SMALL = new Scratch(16_384);
+const MEDIUM = new Scratch(65_536 + 16_384);
 /** A whole read and a head. */
 const LARGE = new Scratch(READ_BUFFER.length + 16_384);
 
@@ -220,7 +221,7 @@ class NetSocket implements ByteSocket {
 
   writeAround(before: string, bytes: Uint8Array, after: string): boolean {
     const length = before.length + bytes.length + after.length;
-    const scratch = length <= SMALL.bytes ? SMALL : LARGE;
+    const scratch = length <= SMALL.bytes ? SMALL : length <= MEDIUM.bytes ? MEDIUM : LARGE;
     if (length > scratch.bytes) {
       const all = Buffer.allocUnsafeSlow(length);
       putTogether(all, before, bytes, after);

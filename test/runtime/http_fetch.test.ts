@@ -1,9 +1,9 @@
-import { createServer, type Server, type Socket } from "node:net";
+import { once } from "node:events";
+import { connect, createServer, type Server, type Socket } from "node:net";
 import { gzipSync } from "node:zlib";
 import { test } from "uvu";
 import * as assert from "uvu/assert";
 import { ConnectFailed } from "../../src/runtime/runtime.ts";
-import { basePort } from "../support/baton_process.ts";
 import { runtime } from "../support/runtime.ts";
 import { rejection, until } from "./support.ts";
 
@@ -165,17 +165,22 @@ test("an answer that is not HTTP, or has an impossible status, rejects", async (
 });
 
 test("a refused connection and an unknown name are ConnectFailed with their reasons", async () => {
-  const cases: [string, ConnectFailed["reason"]][] = [
-    // fetch itself refuses some low ports, and one that was free may be somebody else's by now.
-    [`http://127.0.0.1:${basePort()}/`, "refused"],
-    // A label of more than 63 bytes: unknown without asking a name server.
-    [`http://${"x".repeat(64)}.invalid/`, "missing"],
-  ];
-  for (const [url, reason] of cases) {
-    const error = await rejection(http.fetch(url));
-    assert.instance(error, ConnectFailed);
-    assert.is((error as ConnectFailed).reason, reason);
-  }
+  await withRawServer(() => {}, async ({ url }) => {
+    // As long as a client has a port nobody can listen there.
+    const client = connect(Number(new URL(url).port), "127.0.0.1");
+    await once(client, "connect");
+    const cases: [string, ConnectFailed["reason"]][] = [
+      [`http://127.0.0.1:${client.localPort}/`, "refused"],
+      // A label of more than 63 bytes: unknown without asking a name server.
+      [`http://${"x".repeat(64)}.invalid/`, "missing"],
+    ];
+    for (const [target, reason] of cases) {
+      const error = await rejection(http.fetch(target));
+      assert.instance(error, ConnectFailed);
+      assert.is((error as ConnectFailed).reason, reason);
+    }
+    client.destroy();
+  });
 });
 
 test("redirects are answers unless following is asked for", async () => {
