@@ -13,7 +13,7 @@ import type { Clock } from "../runtime/runtime.ts";
 import { type Match, PrefixIndex, type Query } from "./prefix_index.ts";
 
 /** How long a routing decision stands for what a worker holds. */
-export const DECISION_TTL_MS = 120_000;
+const DECISION_TTL_MS = 120_000;
 /** How long a decision stands in for the event that should confirm it. */
 export const SPECULATION_TTL_MS = 2_000;
 /** Beyond its bound an index gives up its oldest decisions down to this share of it. */

@@ -10,7 +10,7 @@
 import { IndexModule } from "./wasm/load.ts";
 
 /** The base of all seeds: `CHAIN_XXH3_SEED` of the crate dynamo-tokens 1.6.1. */
-export const CHAIN_SEED = 1337n;
+const CHAIN_SEED = 1337n;
 
 const U64 = 0xffffffffffffffffn;
 /** Seeds kept; adapters and tenants beyond that are hashed again. */

@@ -20,7 +20,7 @@ export interface ReplayLimits {
   readonly totalTimeoutMs: number;
 }
 
-export const REPLAY_LIMITS: ReplayLimits = {
+const REPLAY_LIMITS: ReplayLimits = {
   connectTimeoutMs: 5_000,
   idleTimeoutMs: 5_000,
   totalTimeoutMs: 120_000,

@@ -34,7 +34,7 @@ export interface ReconnectLimits {
   readonly maxPeers: number;
 }
 
-export const RECONNECT_LIMITS: ReconnectLimits = {
+const RECONNECT_LIMITS: ReconnectLimits = {
   connectTimeoutMs: 5_000,
   firstMs: 100,
   mostMs: 5_000,

@@ -40,7 +40,7 @@ export interface ZmtpLimits {
   readonly heartbeatTimeoutMs: number;
 }
 
-export const ZMTP_LIMITS: ZmtpLimits = {
+const ZMTP_LIMITS: ZmtpLimits = {
   maxFrameBytes: 64 * 1024 * 1024,
   maxFrames: 16,
   maxUnsentBytes: 1024 * 1024,

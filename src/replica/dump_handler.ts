@@ -3,8 +3,9 @@
  *
  * Until this replica has recovered the answer is 503: an index that is still being filled must not
  * be taken for a whole one. Who asks for no more than that may have the lanes that it has restored,
- * so that replicas whose only source died can give each other what each of them got. At most a few dumps run at once, so that many joiners cannot take the
- * processor from the requests that this replica routes.
+ * so that replicas whose only source died can give each other what each of them got. At most a few
+ * dumps run at once, so that many joiners cannot take the processor from the requests that this
+ * replica routes.
  */
 
 import { type Context, Hono } from "hono";
@@ -16,7 +17,7 @@ import { acceptsGzip, prefersJson } from "./accept.ts";
 import { dumpBody, type DumpEnd } from "./dump_body.ts";
 import { DUMP_CONTENT_TYPE } from "./dump_format.ts";
 import type { DumpMetrics } from "./dump_metrics.ts";
-import { dumpSlices } from "./dump_writer.ts";
+import { dumpSlices, type DumpSource } from "./dump_writer.ts";
 import { dynamoLeastBytes, dynamoSlices } from "./dynamo_writer.ts";
 import { laneId } from "../kv/lane_key.ts";
 import { PATIENT_TURN_MS } from "../kv/turns.ts";
@@ -51,6 +52,15 @@ export const REPLICA_HEADER = "baton-replica";
 export const SCOPE_HEADER = "baton-dump-scope";
 
 type Slice = Uint8Array<ArrayBuffer>;
+type Wanted = (lane: RecoverableLane) => boolean;
+
+interface AskedDump {
+  /** In Dynamo's shape. */
+  readonly json: boolean;
+  readonly wanted: Wanted;
+  readonly exportLoad?: LoadProvider["exportLoad"];
+  readonly maxBytes?: number;
+}
 
 const LANE_ID_SHAPE = '["model","group","worker",dpRank] as JSON';
 const MOST_LANE_FILTERS = 256;
@@ -84,18 +94,7 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
 
   const answer = async (c: Context): Promise<Response> => {
     const isWhole = options.recovered();
-    if (!isWhole) {
-      const { offers } = options;
-      const restored = offers === undefined ? 0 : store.lanes().filter(offers).length;
-      if (restored === 0 || c.req.query("restored") === undefined) {
-        return refuse(
-          new BatonError("not_ready", "this replica has not recovered its index yet", {
-            retryAfterS: 1,
-            detail: { hasSource: options.hasSource?.() ?? false, restored },
-          }),
-        );
-      }
-    }
+    if (!isWhole) checkOffers(c);
     const json = prefersJson(c.req.header("accept"));
     const headers = new Headers({
       "content-type": json ? "application/json" : DUMP_CONTENT_TYPE,
@@ -105,42 +104,72 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
       ...(isWhole ? {} : { [SCOPE_HEADER]: "restored" }),
     });
     if (c.req.method === "HEAD") return new Response(null, { headers });
-    const named = laneFilter(c.req.queries("lane") ?? []);
-    const wanted = isWhole
-      ? named
-      : (lane: RecoverableLane) => options.offers?.(lane) === true && (named?.(lane) ?? true);
+    const wanted = wantedLanes(c, isWhole);
     const maxBytes = byteBound(c.req.query("max_bytes"));
-    if (maxBytes !== undefined && leastBytes(json) > maxBytes) {
-      return refuse(new BatonError("body_too_large", `the dump has over ${maxBytes} bytes`));
+    if (maxBytes !== undefined && leastBytes(json, wanted) > maxBytes) {
+      throw new BatonError("body_too_large", `the dump has over ${maxBytes} bytes`);
     }
     if (running >= maxDumps) {
-      return refuse(
-        new BatonError("overloaded", `${running} dumps are running already`, {
-          // Spread, so that those who were turned away do not come back together.
-          retryAfterS: 1 + Math.floor(runtime.random.number() * 3),
-        }),
-      );
+      throw new BatonError("overloaded", `${running} dumps are running already`, {
+        // Spread, so that those who were turned away do not come back together.
+        retryAfterS: 1 + Math.floor(runtime.random.number() * 3),
+      });
     }
+    const body = await begin({
+      json,
+      wanted,
+      ...(isWhole && options.exportLoad !== undefined ? { exportLoad: options.exportLoad } : {}),
+      ...(maxBytes === undefined ? {} : { maxBytes }),
+    });
+    if (!acceptsGzip(c.req.header("accept-encoding"))) return new Response(body, { headers });
+    headers.set("content-encoding", "gzip");
+    return new Response(body.pipeThrough(new CompressionStream("gzip")), { headers });
+  };
+
+  /** Throws `not_ready` unless the caller asks for what was restored so far, and something was. */
+  const checkOffers = (c: Context): void => {
+    const { offers } = options;
+    const restored = offers === undefined ? 0 : store.lanes().filter(offers).length;
+    if (restored > 0 && c.req.query("restored") !== undefined) return;
+    throw new BatonError("not_ready", "this replica has not recovered its index yet", {
+      retryAfterS: 1,
+      detail: { hasSource: options.hasSource?.() ?? false, restored },
+    });
+  };
+
+  const wantedLanes = (c: Context, isWhole: boolean): Wanted => {
+    const named = laneFilter(c.req.queries("lane") ?? []);
+    if (isWhole) return named;
+    return (lane) => options.offers?.(lane) === true && named(lane);
+  };
+
+  /** The body of a dump, which counts as running from now to its end. Rejects with what fails at once. */
+  const begin = async (asked: AskedDump): Promise<ReadableStream<Slice>> => {
+    const { json, wanted, exportLoad, maxBytes } = asked;
     const startedMs = runtime.clock.monotonic();
     let lanes = 0;
     let blocks = 0;
     const work = new WorkSlice(runtime.clock, PATIENT_TURN_MS);
-    const source = {
+    const source: DumpSource = {
       store,
       mustRest: () => work.isSpent,
       replica: options.replica,
       nowMs: runtime.clock.now(),
-      onLane: (cut: { blocks: { count: number } }) => {
+      onLane: (cut) => {
         lanes += 1;
         blocks += cut.blocks.count;
       },
-      ...(wanted === undefined ? {} : { wanted }),
-      ...(options.exportLoad === undefined || !isWhole ? {} : { exportLoad: options.exportLoad }),
+      wanted,
+      ...(exportLoad === undefined ? {} : { exportLoad }),
     };
-    const leave = options.running?.enter();
-    const onEnd = (end: DumpEnd, bytes: number, error?: unknown): void => {
+    const leaveHost = options.running?.enter();
+    running += 1;
+    const leave = (): void => {
       running -= 1;
-      leave?.();
+      leaveHost?.();
+    };
+    const onEnd = (end: DumpEnd, bytes: number, error?: unknown): void => {
+      leave();
       const ms = runtime.clock.monotonic() - startedMs;
       metrics.ended(end, bytes, blocks, ms);
       const fields = { end, lanes, blocks, bytes, ms: Math.round(ms) };
@@ -149,34 +178,28 @@ export function createDumpHandler(options: DumpHandlerOptions): Hono {
     };
     const slices = json ? dynamoSlices(source) : dumpSlices(source);
     // What fails at once can still be said with a status; later only a broken body says it.
-    running += 1;
     let first: IteratorResult<Slice, void>;
     try {
       first = await slices.next();
     } catch (error) {
-      running -= 1;
-      leave?.();
+      leave();
       throw error;
     }
     metrics.started();
-    const body = dumpBody(first.done === true ? slices : resumed(first.value, slices), {
+    return dumpBody(first.done === true ? slices : resumed(first.value, slices), {
       clock: runtime.clock,
       work,
       idleTimeoutMs,
       onEnd,
       ...(maxBytes === undefined ? {} : { maxBytes }),
     });
-    if (!acceptsGzip(c.req.header("accept-encoding"))) return new Response(body, { headers });
-    headers.set("content-encoding", "gzip");
-    return new Response(body.pipeThrough(new CompressionStream("gzip")), { headers });
   };
 
-  const leastBytes = (json: boolean): number => {
-    if (json) return dynamoLeastBytes(store);
-    // Two hashes of 8 bytes as base64 are the least that a block takes.
+  const leastBytes = (json: boolean, wanted: Wanted): number => {
     let blocks = 0;
-    for (const lane of store.lanes()) blocks += lane.blocks;
-    return 100 + blocks * 21;
+    for (const lane of store.lanes()) if (wanted(lane)) blocks += lane.blocks;
+    // Two hashes of 8 bytes as base64 are the least that a block takes.
+    return json ? dynamoLeastBytes(blocks) : 100 + blocks * 21;
   };
 
   return new Hono().get("/dump", dump);
@@ -190,10 +213,9 @@ async function* resumed(
   yield* rest;
 }
 
-/** `?lane=<JSON of [model, group, worker, dpRank]>`, as often as there are lanes to ask for. */
-/** Lanes of the ids given; undefined for all. Throws `bad_request` for what is no lane's id. */
-function laneFilter(ids: readonly string[]): ((lane: RecoverableLane) => boolean) | undefined {
-  if (ids.length === 0) return undefined;
+/** The lanes of these ids; all if there is none. Throws `bad_request` for what is no lane's id. */
+function laneFilter(ids: readonly string[]): Wanted {
+  if (ids.length === 0) return () => true;
   const wanted = new Set(ids.slice(0, MOST_LANE_FILTERS).map(readLaneId));
   return (lane) => wanted.has(laneId(lane.key));
 }

@@ -21,8 +21,14 @@ import {
 } from "./dump_format.ts";
 import { loadLines, type LoadProvider } from "./load_provider.ts";
 import { LaneDigest } from "./lane_digest.ts";
-import { dumpable, type LaneCut, type LaneStore, type RecoverableLane } from "./lane_port.ts";
-import { tellable, UNNUMBERED } from "./lane_port.ts";
+import {
+  dumpable,
+  type LaneCut,
+  type LaneStore,
+  type RecoverableLane,
+  tellable,
+  UNNUMBERED,
+} from "./lane_port.ts";
 import { SliceBuffer } from "./slice_buffer.ts";
 
 export interface DumpSource {

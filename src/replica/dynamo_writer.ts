@@ -12,8 +12,7 @@ import { RowBuilder } from "../kv/lane_blocks.ts";
 import { partitionId } from "../kv/lane_key.ts";
 import { cutLane, type DumpSource, SLICE_BYTES } from "./dump_writer.ts";
 import { dynamoPartition, dynamoWorkerId } from "./dynamo_ids.ts";
-import { dumpable, type LaneCut, type LaneStore, type RecoverableLane } from "./lane_port.ts";
-import { tellable } from "./lane_port.ts";
+import { dumpable, type LaneCut, type RecoverableLane, tellable } from "./lane_port.ts";
 import { SliceBuffer } from "./slice_buffer.ts";
 
 const TIER_NAMES: Record<(typeof TIERS)[number], string> = {
@@ -61,10 +60,8 @@ export async function* dynamoSlices(
   yield out.take();
 }
 
-/** A lower bound of the bytes, for `?max_bytes=`. */
-export function dynamoLeastBytes(store: LaneStore): number {
-  let blocks = 0;
-  for (const lane of store.lanes()) blocks += lane.blocks;
+/** A lower bound of the bytes of so many blocks, for `?max_bytes=`. */
+export function dynamoLeastBytes(blocks: number): number {
   return 2 + blocks * `{"block_hash":0,"tokens_hash":0,"mm_extra_info":null}`.length;
 }
 

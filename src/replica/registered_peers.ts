@@ -16,7 +16,7 @@ export interface RegisteredPeersOptions {
   readonly maxPeers?: number;
 }
 
-export const MAX_REGISTERED_PEERS = 64;
+const MAX_REGISTERED_PEERS = 64;
 
 export class RegisteredPeers implements Discovery {
   readonly #httpsOnly: boolean;

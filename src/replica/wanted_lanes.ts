@@ -7,8 +7,14 @@ import { isOneWorker, laneId, type LaneKey, partitionId } from "../kv/lane_key.t
 import type { Log } from "../observe/log.ts";
 import { keyOf, type LaneLine } from "./dump_format.ts";
 import type { DumpSink } from "./dump_reader.ts";
-import { dumpable, type HoldLimits, type LaneCut } from "./lane_port.ts";
-import { type LaneStore, type RecoverableLane, UNNUMBERED } from "./lane_port.ts";
+import {
+  dumpable,
+  type HoldLimits,
+  type LaneCut,
+  type LaneStore,
+  type RecoverableLane,
+  UNNUMBERED,
+} from "./lane_port.ts";
 import { type LaneOutcome, type LaneReport, NO_LANES } from "./recovery_status.ts";
 
 interface Wanted {

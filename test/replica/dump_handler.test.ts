@@ -89,6 +89,11 @@ test("kv 34: max_bytes that is too small: 413; 0 or absent: no limit", async () 
       await response.arrayBuffer();
     }
   }
+  // What is not asked for does not count.
+  const lane = encodeURIComponent(`["model","default","1",0]`);
+  const part = await fetch(`${served.url}?max_bytes=2000&lane=${lane}`);
+  assert.is(part.status, 200);
+  assert.match(await part.text(), /"kind":"trailer","lanes":1,"blocks":10}/);
   await served.close();
 });
 
