@@ -7,6 +7,7 @@
  * a ROUTER throws away what its peer is too slow for.
  */
 
+import { messageOf } from "../errors.ts";
 import type { ByteSocket, Clock, Net } from "../runtime/runtime.ts";
 import type { ReplayEnd } from "./lane_types.ts";
 import { ZmtpConnection, type ZmtpLimits } from "./zmtp.ts";
@@ -47,7 +48,7 @@ export async function requestReplay(
     const { address } = parseZmqEndpoint(options.endpoint);
     socket = await options.net.connect(address, { timeoutMs: limits.connectTimeoutMs });
   } catch (error) {
-    return { kind: "failed", message: error instanceof Error ? error.message : String(error) };
+    return { kind: "failed", message: messageOf(error) };
   }
   return await new Promise<ReplayEnd>((resolve) => {
     let end: ReplayEnd | undefined;

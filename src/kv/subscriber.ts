@@ -8,6 +8,7 @@
  * rank is known to have had nothing for them.
  */
 
+import { messageOf } from "../errors.ts";
 import { type Log, silentLog } from "../observe/log.ts";
 import type { Clock, Net, Random } from "../runtime/runtime.ts";
 import type { DigestState } from "./batch_digests.ts";
@@ -283,7 +284,7 @@ export class Subscription {
         store.meters.event("batch", "foreign_rank");
       } else await this.#open(rank, decoded.seq);
     } catch (error) {
-      this.#note(error instanceof Error ? error.message : String(error));
+      this.#note(messageOf(error));
     }
     if (this.#isStopped) return;
     this.#hand(rank, decoded);

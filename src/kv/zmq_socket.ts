@@ -5,6 +5,7 @@
  * bound one accepts a bounded number of peers. Nothing is queued while there is no connection.
  */
 
+import { messageOf } from "../errors.ts";
 import type { Log } from "../observe/log.ts";
 import type { ByteSocket, Clock, Listener, Net, Random } from "../runtime/runtime.ts";
 import { type SocketType, ZmtpConnection, type ZmtpLimits } from "./zmtp.ts";
@@ -158,7 +159,7 @@ export class ZmqSocket {
 
   #failed(error: unknown, peer: ZmtpConnection | undefined): void {
     if (this.#isClosed) return;
-    const reason = error instanceof Error ? error.message : String(error);
+    const reason = messageOf(error);
     // An outage is logged once, however often it is tried.
     if (this.#failures === 0) {
       const { endpoint, type } = this.#options;

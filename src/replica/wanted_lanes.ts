@@ -3,6 +3,7 @@
  * peer's dump brings to light. Others that come later start cold and do not hold up readiness.
  */
 
+import { messageOf } from "../errors.ts";
 import { isOneWorker, laneId, type LaneKey, partitionId } from "../kv/lane_key.ts";
 import type { Log } from "../observe/log.ts";
 import { keyOf, type LaneLine } from "./dump_format.ts";
@@ -289,7 +290,7 @@ export class WantedLanes {
         return this.#add(lane);
       }
     } catch (error) {
-      reason = error instanceof Error ? error.message : String(error);
+      reason = messageOf(error);
     }
     log.warn("recovery_rank_not_taken", { ...cut.key, peer, reason });
     return undefined;
@@ -311,7 +312,7 @@ export class WantedLanes {
         return;
       }
       wanted.gaps += 1;
-      wanted.reason = error instanceof Error ? error.message : String(error);
+      wanted.reason = messageOf(error);
       this.#options.log.warn("recovery_lane_not_joined", {
         ...wanted.lane.key,
         peer,
