@@ -14,7 +14,7 @@ import { hasToken } from "./answer_reader.ts";
 import type { Framing, RawSide, TunnelEnd } from "./client_side.ts";
 import type { Timed } from "./deadlines.ts";
 import { H1Exchange } from "./h1_exchange.ts";
-import { HOST_VALUE, isHttp2Preface, REQUEST_ID } from "./request_rules.ts";
+import { badRequest, HOST_VALUE, identify, isHttp2Preface, refusalOf } from "./request_rules.ts";
 import {
   bit,
   CONNECTION,
@@ -27,11 +27,10 @@ import {
   TE,
   TRANSFER_ENCODING,
   UPGRADE,
-  X_REQUEST_ID,
 } from "./head.ts";
 import type { ServedConnection, TrafficCore } from "./traffic_core.ts";
 import { OddRequest } from "./odd_request.ts";
-import { Stamper, timesInVia } from "./stamps.ts";
+import { Stamper } from "./stamps.ts";
 
 const READ_HEAD = 0;
 const READ_BODY = 1;
@@ -266,47 +265,22 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
       keepAlive = version === 11 ? !hasToken(tokens, "close") : hasToken(tokens, "keep-alive");
       asksUpgrade = head.has(UPGRADE) && hasToken(tokens, "upgrade");
     }
-    let problem: BatonError | undefined;
-    let origin = target;
-    let authority: string | undefined;
-    if (target.charCodeAt(0) !== 0x2f) {
-      const absolute = ABSOLUTE_FORM.exec(target);
-      if (absolute !== null) {
-        authority = absolute[1] as string;
-        const rest = absolute[2] as string;
-        origin = rest.startsWith("/") ? rest : `/${rest}`;
-        if (!HOST_VALUE.test(authority)) problem = bad("the target has no valid authority");
-      } else if (!(target === "*" && method === "OPTIONS") && method !== "CONNECT") {
-        problem = bad("the target is neither a path nor a URL");
-      }
-    }
-    if (target.includes("#")) problem = bad("the target has a fragment");
+    const form = target.charCodeAt(0) === 0x2f ? undefined : originForm(target, method);
     const host = head.first(HOST);
     const hostProblem = this.#checkHost(host, version);
+    const isFragment = target.includes("#");
+    let problem = isFragment ? badRequest("the target has a fragment") : form?.problem;
     problem ??= hostProblem;
-    let requestId = head.first(X_REQUEST_ID);
-    const { lines, replaced } = this.#stamper.stamp(
-      head,
-      problem ? undefined : authority ?? host,
-      version,
-    );
-    let stamps = lines;
-    let stampedNames = replaced;
-    if (requestId === undefined || !REQUEST_ID.test(requestId)) {
-      requestId = core.mintRequestId();
-      stamps += `x-request-id: ${requestId}\r\n`;
-      stampedNames |= bit(X_REQUEST_ID);
-    } else if ((head.repeated & bit(X_REQUEST_ID)) !== 0) {
-      stamps += `x-request-id: ${requestId}\r\n`;
-      stampedNames |= bit(X_REQUEST_ID);
-    }
+    const authority = form?.authority;
+    const stamped = this.#stamper.stamp(head, problem ? undefined : authority ?? host, version);
+    const { requestId, stamps, stampedNames } = identify(head, stamped, core);
     const upgrade = asksUpgrade && version === 11 && framing === "none" && method === "GET"
       ? this.#knownUpgrade()
       : undefined;
     const exchange = new H1Exchange(this, {
       requestId,
       method,
-      target: origin,
+      target: form?.target ?? target,
       head,
       httpVersion: version,
       framing,
@@ -329,7 +303,7 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
       this.#bodyLeft = length;
       this.#startWindow();
     }
-    problem ??= this.#checkRequest(exchange, length);
+    problem ??= refusalOf(method, head, length, core);
     if (problem !== undefined) {
       if (problem.code === "bad_request") exchange.keepAlive = false;
       core.begun(exchange);
@@ -344,27 +318,11 @@ export class H1Connection implements ServedConnection, SocketHandlers, Timed {
   }
 
   #checkHost(host: string | undefined, version: number): BatonError | undefined {
-    if (host === undefined) return version === 11 ? bad("there is no Host") : undefined;
-    if ((this.#head.repeated & bit(HOST)) !== 0) return bad("there are several Host lines");
+    if (host === undefined) return version === 11 ? badRequest("there is no Host") : undefined;
+    if ((this.#head.repeated & bit(HOST)) !== 0) return badRequest("there are several Host lines");
     if (host === this.#lastHost) return undefined;
-    if (!HOST_VALUE.test(host)) return bad("the Host is not valid");
+    if (!HOST_VALUE.test(host)) return badRequest("the Host is not valid");
     this.#lastHost = host;
-    return undefined;
-  }
-
-  #checkRequest(exchange: H1Exchange, length: number): BatonError | undefined {
-    const { limits, pseudonym } = this.core;
-    const { method } = exchange;
-    if (method === "CONNECT" || method === "TRACE") {
-      return new BatonError("method_not_allowed", `${method} is not served here`);
-    }
-    if (limits.bodyBytes > 0 && length > limits.bodyBytes && length !== Infinity) {
-      return new BatonError("body_too_large", `the body is larger than ${limits.bodyBytes} bytes`);
-    }
-    // Passing twice is a way in and out again; a third time is a circle.
-    if (timesInVia(this.#head, pseudonym) >= 2) {
-      return new BatonError("loop_detected", `the request has been here before (${pseudonym})`);
-    }
     return undefined;
   }
 
@@ -713,8 +671,26 @@ const REFUSALS: Partial<Record<ErrorCode, string>> = {
   version_not_supported: "only HTTP/1.0 and HTTP/1.1 are spoken here",
 };
 
-function bad(message: string): BatonError {
-  return new BatonError("bad_request", message);
+/** What a target that is no path asks for (RFC 9112 section 3.2). */
+interface OriginForm {
+  readonly target: string;
+  readonly authority?: string;
+  readonly problem?: BatonError;
+}
+
+function originForm(target: string, method: string): OriginForm {
+  const absolute = ABSOLUTE_FORM.exec(target);
+  if (absolute === null) {
+    const isKnown = (target === "*" && method === "OPTIONS") || method === "CONNECT";
+    return isKnown
+      ? { target }
+      : { target, problem: badRequest("the target is neither a path nor a URL") };
+  }
+  const authority = absolute[1] as string;
+  const rest = absolute[2] as string;
+  const origin = rest.startsWith("/") ? rest : `/${rest}`;
+  if (HOST_VALUE.test(authority)) return { target: origin, authority };
+  return { target: origin, authority, problem: badRequest("the target has no valid authority") };
 }
 
 function acceptsTrailers(te: string): boolean {

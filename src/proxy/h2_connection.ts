@@ -10,13 +10,13 @@ import type { ByteSocket } from "../runtime/runtime.ts";
 import type { Framing } from "./client_side.ts";
 import type { Timed } from "./deadlines.ts";
 import { H2Exchange, type H2Owner } from "./h2_exchange.ts";
-import { bit, HOST, isToken, TE, X_REQUEST_ID } from "./head.ts";
+import { bit, HOST, isToken, TE } from "./head.ts";
 import type { RequestHead } from "./http2/handlers.ts";
 import { H2_ERRORS } from "./http2/protocol.ts";
 import { type ServerHandlers, ServerSession, type ServerStream } from "./http2/server_session.ts";
-import { HOST_VALUE, REQUEST_ID } from "./request_rules.ts";
+import { badRequest, HOST_VALUE, identify, refusalOf } from "./request_rules.ts";
 import { Roster } from "./roster.ts";
-import { Stamper, timesInVia } from "./stamps.ts";
+import { Stamper } from "./stamps.ts";
 import type { ServedConnection, TrafficCore } from "./traffic_core.ts";
 
 /** Streams that a client may give up in a burst, and a second: above that it works against us. */
@@ -80,16 +80,9 @@ export class H2Connection implements H2Owner, ServedConnection, ServerHandlers, 
     this.deadlineMs = Infinity;
     const { head, length } = request;
     const problem = this.#checkRequest(request);
-    let requestId = head.first(X_REQUEST_ID);
     const host = problem === undefined ? head.first(HOST) : undefined;
     const stamped = this.#stamper.stamp(head, host, 20);
-    let { lines: stamps, replaced: stampedNames } = stamped;
-    const isKept = requestId !== undefined && REQUEST_ID.test(requestId);
-    if (requestId === undefined || !isKept || (head.repeated & bit(X_REQUEST_ID)) !== 0) {
-      if (requestId === undefined || !isKept) requestId = core.mintRequestId();
-      stamps += `x-request-id: ${requestId}\r\n`;
-      stampedNames |= bit(X_REQUEST_ID);
-    }
+    const { requestId, stamps, stampedNames } = identify(head, stamped, core);
     const framing: Framing = length >= 0 ? "length" : request.isComplete ? "none" : "chunked";
     const exchange = new H2Exchange(this, stream, {
       requestId,
@@ -109,7 +102,7 @@ export class H2Connection implements H2Owner, ServedConnection, ServerHandlers, 
     });
     if (request.isComplete) exchange.requestComplete = true;
     this.#open.add(exchange);
-    const refusal = problem ?? this.#checkExchange(exchange, length);
+    const refusal = problem ?? refusalOf(request.method, head, length, core);
     if (refusal === undefined) return core.dispatch(exchange);
     core.begun(exchange);
     exchange.fail(refusal);
@@ -118,34 +111,21 @@ export class H2Connection implements H2Owner, ServedConnection, ServerHandlers, 
   /** What is wrong with the request's fields. */
   #checkRequest({ method, path, head }: RequestHead): BatonError | undefined {
     const { limits } = this.core;
-    if ((head.repeated & bit(HOST)) !== 0) return bad(":authority and host do not agree");
+    if ((head.repeated & bit(HOST)) !== 0) return badRequest(":authority and host do not agree");
     if (method === "CONNECT") return undefined;
-    if (!isToken(method)) return bad("the :method is not valid");
+    if (!isToken(method)) return badRequest("the :method is not valid");
     const host = head.first(HOST);
-    if (host === undefined) return bad("there is no :authority");
-    if (!HOST_VALUE.test(host)) return bad("the :authority is not valid");
+    if (host === undefined) return badRequest("there is no :authority");
+    if (!HOST_VALUE.test(host)) return badRequest("the :authority is not valid");
     const isPath = path.startsWith("/") || (path === "*" && method === "OPTIONS");
-    if (!isPath || !/^[\x21-\x22\x24-\x7e]+$/.test(path)) return bad("the :path is not valid");
+    if (!isPath || !/^[\x21-\x22\x24-\x7e]+$/.test(path)) {
+      return badRequest("the :path is not valid");
+    }
     if (path.length > limits.targetBytes) {
       return new BatonError("target_too_long", "the request target is too long");
     }
     if (head.text.length > limits.headerBytes) {
       return new BatonError("headers_too_large", "the header section is too large");
-    }
-    return undefined;
-  }
-
-  #checkExchange(exchange: H2Exchange, length: number): BatonError | undefined {
-    const { limits, pseudonym } = this.core;
-    const { method } = exchange;
-    if (method === "CONNECT" || method === "TRACE") {
-      return new BatonError("method_not_allowed", `${method} is not served here`);
-    }
-    if (limits.bodyBytes > 0 && length > limits.bodyBytes) {
-      return new BatonError("body_too_large", `the body is larger than ${limits.bodyBytes} bytes`);
-    }
-    if (timesInVia(exchange.requestHead, pseudonym) >= 2) {
-      return new BatonError("loop_detected", `the request has been here before (${pseudonym})`);
     }
     return undefined;
   }
@@ -219,8 +199,4 @@ export class H2Connection implements H2Owner, ServedConnection, ServerHandlers, 
     this.#payOwed();
     this.core.closed(this);
   }
-}
-
-function bad(message: string): BatonError {
-  return new BatonError("bad_request", message);
 }
