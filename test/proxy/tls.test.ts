@@ -168,7 +168,7 @@ test("strangers that never end their handshake take as many places as there are,
     const open = () => strangers.filter(({ closed }) => !closed);
     await eventually("one is not let in", () => open().length === 3);
     assert.is(statusOf(await client.ask(GET)), 200);
-    open()[0]?.socket.destroy();
+    open()[0]?.socket.resetAndDestroy();
     let status = 0;
     for (const end = performance.now() + DEADLINE_MS; status !== 200;) {
       assert.ok(performance.now() < end, "there is room for somebody");
@@ -176,7 +176,7 @@ test("strangers that never end their handshake take as many places as there are,
       if (other.ready) status = statusOf(await other.ask(GET));
       other.destroy();
     }
-    for (const { socket } of strangers) socket.destroy();
+    for (const { socket } of strangers) socket.resetAndDestroy();
     client.destroy();
   });
 });
