@@ -10,8 +10,12 @@ import { type Address, ListenFailed, type ListenOptions } from "./runtime.ts";
 const STARTING_LISTENER_MS = 50;
 /** How long a listener stands still after descriptors are free again, at most. */
 const KEEP_ACCEPTING_MS = 250;
-/** That of `node:net`. */
-const DEFAULT_BACKLOG = 511;
+/**
+ * Connections that the kernel completes before they are accepted: all clients of a host may come at
+ * once, and one that finds no room tries again after a second. The kernel's own limit
+ * (net.core.somaxconn, 4096 on Linux) holds beside it; that of `node:net` is 511.
+ */
+const DEFAULT_BACKLOG = 4096;
 
 /** What is under a server of `node:net`. */
 interface ListeningServer {
@@ -35,7 +39,7 @@ export async function listenOn(server: Server, options: ListenOptions): Promise<
   } catch (error) {
     throw listenFailure(options.address, error);
   }
-  if ("Deno" in globalThis) keepAccepting(server, options.backlog);
+  if ("Deno" in globalThis) keepAccepting(server, options.backlog ?? DEFAULT_BACKLOG);
   const bound = server.address();
   if (bound === null || typeof bound === "string") return options.address;
   return { kind: "tcp", host: bound.address, port: bound.port };
@@ -45,7 +49,7 @@ export async function listenOn(server: Server, options: ListenOptions): Promise<
  * On Deno (2.9) a server that has met the limit of descriptors never accepts again, and does not say
  * so. Its handle, told to listen once more, goes on, and takes that for nothing at all otherwise.
  */
-function keepAccepting(server: Server, backlog = DEFAULT_BACKLOG): void {
+function keepAccepting(server: Server, backlog: number): void {
   const under = server as unknown as ListeningServer;
   const timer = setInterval(() => {
     if (!server.listening) clearInterval(timer);
@@ -55,7 +59,7 @@ function keepAccepting(server: Server, backlog = DEFAULT_BACKLOG): void {
 }
 
 function listenArguments(options: ListenOptions) {
-  const { address, backlog, descriptor } = options;
+  const { address, backlog = DEFAULT_BACKLOG, descriptor } = options;
   if (descriptor !== undefined) return { fd: descriptor, backlog };
   if (address.kind === "unix") return { path: address.path, backlog };
   return { host: address.host, port: address.port, backlog, reusePort: options.reusePort ?? false };

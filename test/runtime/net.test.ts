@@ -281,11 +281,11 @@ test("a refused connection, a missing socket file and an unknown name have their
   });
 });
 
-test("a connection that is not answered fails with the reason timeout", async () => {
-  // A stopped process accepts nothing; past its backlog the kernel drops further SYNs.
+/** A process that listens and is stopped: the kernel alone completes connections, while it has room. */
+async function stoppedListener(...backlog: string[]) {
   let output = "";
   const child = await runtime.processes.spawn({
-    ...program("listen_with_small_backlog.ts"),
+    ...program("listen.ts", ...backlog),
     env: ownEnv(),
     onOutput: (_stream, chunk) => {
       output += new TextDecoder().decode(chunk);
@@ -294,6 +294,26 @@ test("a connection that is not answered fails with the reason timeout", async ()
   await until("it listens", () => output.endsWith("\n"));
   process.kill(child.pid, "SIGSTOP");
   const address: Address = { kind: "tcp", host: "127.0.0.1", port: Number(output) };
+  return { child, address };
+}
+
+test("all clients may come at once: as many connections as the kernel allows wait to be accepted", async () => {
+  const kernel = Number(await runtime.files.readText("/proc/sys/net/core/somaxconn"));
+  const { child, address } = await stoppedListener();
+  const sockets = await Promise.allSettled(
+    Array.from(
+      { length: Math.min(kernel, 800) },
+      () => net.connect(address, { timeoutMs: 30_000 }),
+    ),
+  );
+  for (const socket of sockets) if (socket.status === "fulfilled") socket.value.destroy();
+  child.signalGroup("SIGKILL");
+  await child.exited;
+  assert.equal(sockets.filter(({ status }) => status === "rejected"), []);
+});
+
+test("a connection that is not answered fails with the reason timeout", async () => {
+  const { child, address } = await stoppedListener("1");
   const sockets: ByteSocket[] = [];
   let failure: unknown;
   for (let i = 0; i < 20 && failure === undefined; i++) {
