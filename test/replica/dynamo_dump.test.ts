@@ -17,6 +17,7 @@ import {
   sourceReplica,
   store,
   testReplica,
+  until,
 } from "./support/replica.ts";
 import { seeded } from "./support/sim_clock.ts";
 import { keyOf, makeCut, Shelf } from "./support/shelf.ts";
@@ -280,6 +281,7 @@ test("a replica recovers from one that only speaks Dynamo's shape, and goes on l
     const ours = joiner.store.lane(key);
     if (theirs === undefined || ours === undefined) throw new Error("no lane");
     for (let seq = 0; seq < 20; seq += 1) store(theirs, seq, BigInt(seq + 1), 0, 30);
+    await until(() => theirs.waiting.bytes === 0, "what came before the joiner to be applied");
   }
   joiner.store.holdAll({ maxBatches: 100, maxBytes: 1e6 });
   joiner.recovery.start();
@@ -296,6 +298,7 @@ test("a replica recovers from one that only speaks Dynamo's shape, and goes on l
       const lane = replica.store.lane(key);
       if (lane === undefined) throw new Error("no lane");
       store(lane, 21, 22n, 0, 5);
+      await until(() => lane.waiting.bytes === 0, "the last batch to be applied");
     }
     const [theirs, ours] = [source, joiner].map((replica) => {
       const lane = replica.store.lane(key);

@@ -171,7 +171,9 @@ for (const replayEndpoint of [undefined, null]) {
     await heard(joiner, engine);
     assert.equal(held(joiner.store.lane(NAMED)), texts(hashes));
     assert.is(joiner.store.lane(NAMED)?.state, "live");
-    assert.equal(engine.replayRequests, [], "the ring was not needed");
+    // The highest number only asks where the ring ends.
+    const asked = engine.replayRequests.filter((from) => from < 2n ** 64n - 2n);
+    assert.equal(asked, [], "the ring was not needed");
   });
 }
 

@@ -96,6 +96,7 @@ test("lines came meanwhile: they are applied, and the lane is degraded until its
 test("lines without numbers end a copy that a peer of another make gave, whenever they begin", async () => {
   const numbered = await sourceReplica({ lanes: [KEY] });
   laneOf(numbered).receive({ seq: 0n, events: [storedEvent(1n, 0, 5)] });
+  await calm(laneOf(numbered));
   // After the recovery.
   const late = await testReplica({ peers: [numbered.url], lanes: [KEY] });
   late.recovery.start();
@@ -141,6 +142,7 @@ test("a dump tells of the lane, why it cannot be had, and gives none of its bloc
   const source = await sourceReplica({ lanes: [KEY, laneKey("1")] });
   say(laneOf(source), storedEvent(1n, 0, 5));
   source.store.lane(laneKey("1"))?.receive({ seq: 0n, events: [storedEvent(2n, 0, 2)] });
+  for (const lane of source.store.lanes()) await calm(lane);
   const options = { store: source.store, replica: "source", nowMs: 0 };
   const lines = (await new Response(ReadableStream.from(dumpSlices(options))).text()).trimEnd()
     .split("\n").map((line) => JSON.parse(line));
